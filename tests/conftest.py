@@ -1,7 +1,7 @@
-"""Fixtures that every test may ask for.
+"""Fixtures and settings for all tests.
 
-By default sweeps, races and Hypothesis' examples are samples; SESSIOND_TESTS=whole tries all of them, as `.ci/run` does
-(`sampling.py`). Soaks go on for as long as SESSIOND_SOAK_S says.
+By default sweeps, races and Hypothesis' examples are samples; with SESSIOND_TESTS=whole, as in `.ci/run`, all of them
+run (`support/sampling.py`). SESSIOND_SOAK_S is the duration of the soak tests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, settings
 from support.real_daemon import Daemon
 from support.sampling import amount
 
-# A file in the temporary folder of a run whose folders stay.
-KEPT = "kept"
+# This file in the temporary folder of a test run means that the folder is not removed.
+KEEP_MARK = "keep"
 
-# How long an example takes tells of the machine, and a busy one is no defect. The examples are the same in each run:
-# what is found by chance is found by `--hypothesis-profile explore`, and is written down as an @example.
+# No deadline, because a slow example may only mean a busy machine. The examples are the same in each run; to search
+# with random ones use `--hypothesis-profile explore`, and add what it finds as an @example.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
 settings.register_profile(
     "sessiond", settings.get_profile("explore"), max_examples=amount(100, 25), derandomize=True, database=None
@@ -31,16 +31,16 @@ settings.register_profile(
 settings.load_profile("sessiond")
 
 
-# Six thousand tests are made in each process and stay: nobody looks through them for garbage, neither now nor later.
+# Each process collects six thousand tests and keeps them, so the garbage collector need not visit them.
 gc.disable()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, each begins with its part of the files that wait for real daemons.
+    """With several xdist workers, each begins with its share of the slow files, which start real daemons.
 
-    A process is given a piece of the list, and who is done takes over from the end of another's: what takes long and
-    comes last has everybody wait for one.
+    A worker gets a piece of the list, and one that is done takes tests from the end of another's. Slow tests at the end
+    would leave all workers but one idle.
     """
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if count == 1:
@@ -72,35 +72,35 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give temporary folders short names: a socket path has 107 bytes, and pytest begins with the user's name."""
     if config.option.basetemp is None:
         config.option.basetemp = tempfile.mkdtemp(prefix="st-")
-        config.add_cleanup(lambda: remove_unless_kept(Path(config.option.basetemp)))
+        config.add_cleanup(lambda: remove_unless_marked(Path(config.option.basetemp)))
 
 
-def remove_unless_kept(folder: Path) -> None:
-    if not (folder / KEPT).exists():
+def remove_unless_marked(folder: Path) -> None:
+    if not (folder / KEEP_MARK).exists():
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """What failed can be looked at: its folders stay, where `--basetemp` does not say otherwise."""
+    """After a failure keep the temporary folders and print where they are."""
     folder = Path(session.config.option.basetemp)
     if exitstatus and folder.is_dir() and not hasattr(session.config, "workerinput"):
-        (folder / KEPT).touch()
+        (folder / KEEP_MARK).touch()
         print(f"\ntemporary folders: {folder}")
 
 
-# A shell that starts this in the background has SIGINT ignored, and so would every program that is started here.
+# A shell that starts pytest in the background ignores SIGINT, and every program started here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: two for each processor, as many tests wait for other processes."""
+    """`-n auto`: two workers for each processor, because many tests wait for other processes."""
     return min(2 * len(os.sched_getaffinity(0)), 16)
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon that is not started yet; ended with the test."""
+    """A daemon that is not started yet; it is killed after the test."""
     made = Daemon(tmp_path)
     try:
         yield made
@@ -111,6 +111,6 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder whose path is so short that folders with sockets can be made in it: 107 bytes are the kernel's limit."""
+    """A folder with a path short enough for sockets below it; the kernel's limit is 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="sd-", dir="/tmp") as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""The pages: their links lead somewhere, and they name no machine. That the code agrees with them: test_project.py."""
+"""The pages of docs/: their links resolve and name no paths of a machine. test_project.py compares them with code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from support.docs_references import DOCS, PAGES, anchors, headings, in_code, in_
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_link_of_a_page_resolves_to_a_file_and_a_heading(page: Path) -> None:
     wrong = [str(pointer) for pointer in in_page(page) if pointer.problem is not None]
     assert not wrong, "\n".join(wrong)
 
 
-def test_nothing_points_to_what_is_not_in_the_repository(tmp_path: Path) -> None:
-    """The finder itself: a page that is not there, a heading that is not there, a reason without a place."""
+def test_source_lines_that_do_not_resolve_are_found(tmp_path: Path) -> None:
+    """`in_code` itself: a missing page, a missing heading, a source that is neither."""
     module = tmp_path / "module.py"
     module.write_text(
         '"""Source: runs.md,\n"Announce"; runs.md, "No such heading".\n"""\n'
@@ -33,7 +33,7 @@ def test_nothing_points_to_what_is_not_in_the_repository(tmp_path: Path) -> None
     ]
 
 
-def test_headings_have_the_anchors_that_code_hosts_give_them() -> None:
+def test_headings_get_the_anchors_that_code_hosts_give_them() -> None:
     page = DOCS / "protocol.md"
     assert "The agents' tools" in headings(page)
     assert {"the-agents-tools", "json-rpc-details", "the-first-byte-of-a-connection-chooses-the-dialect"} <= anchors(
@@ -42,7 +42,7 @@ def test_headings_have_the_anchors_that_code_hosts_give_them() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_a_page_names_no_place_of_somebodys_machine(page: Path) -> None:
+def test_no_page_names_a_path_of_a_developers_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "../reference" not in text
     assert "../shared" not in text

@@ -1,4 +1,4 @@
-"""Errors are sentences for people: no Python in any of them, whatever provokes it."""
+"""Error texts are sentences for people, without Python syntax or Python names, for any input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sessiond.transports.http import refusal_of
 from sessiond.transports.websocket import reason_of_close
 
 ROOT = Path(sessiond.__file__).parent
-# A line of the configuration, `allowAgents = ["helper"]`, is what to write.
+# Allowed: a line of the configuration, as in `allowAgents = ["helper"]`.
 PYTHON = re.compile(
     r"\bNone\b|\bTrue\b|\bFalse\b|NoneType|<class|<function|object at 0x|\bb['\"]|Traceback|\[Errno|\bdict_|"
     r"\\x[0-9a-f]{2}|['\"]: |\(\)|[a-z]Error\b|(?<! = )\[['\"]|\{['\"]"
@@ -39,11 +39,11 @@ HOSTILE: tuple[Any, ...] = (
 )
 
 
-def test_nothing_is_formatted_as_python_writes_it() -> None:
+def test_no_text_is_formatted_with_repr() -> None:
     found = []
     for path in ROOT.rglob("*.py"):
         tree = ast.parse(path.read_text())
-        # What a person at a debugger sees may be Python; an AttributeError of a module is for programmers.
+        # `__repr__` is for a debugger, and the AttributeError of a module for programmers.
         hidden = {
             inner
             for node in ast.walk(tree)
@@ -61,7 +61,7 @@ def test_nothing_is_formatted_as_python_writes_it() -> None:
 
 
 @given(st.text(max_size=300))
-def test_a_quotation_is_short_printable_and_on_one_line(text: str) -> None:
+def test_a_quoted_text_is_short_printable_and_on_one_line(text: str) -> None:
     shown = quote(text)
     assert shown[0] == shown[-1] == "'" and shown.isprintable()
     assert len(shown) <= 2 + 6 * MAX_QUOTED_CHARS
@@ -70,7 +70,7 @@ def test_a_quotation_is_short_printable_and_on_one_line(text: str) -> None:
 
 
 def _params(method: Any) -> list[dict[str, Any]]:
-    """Every parameter of a method with every hostile value, the others as they may be."""
+    """Calls of a method in which one parameter has a hostile value and the others are valid."""
     fields = msgspec.structs.fields(method.params)
     base = {field.encode_name: "agent:main:x" for field in fields if field.required}
     one_wrong = [{**base, field.encode_name: value} for field in fields for value in HOSTILE]
@@ -80,9 +80,9 @@ def _params(method: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 async def test_every_error_of_every_method_is_a_sentence(tmp_path: Path, method: Any) -> None:
     async with in_process_daemon(tmp_path, '[store]\ndurability = "os"\n') as parts, parts.connect() as owner:
-        said = set()
+        texts = set()
         for params in _params(method):
-            # Lone surrogates travel as escapes, as JSON.stringify writes them.
+            # Lone surrogates are sent as escapes, as JSON.stringify writes them.
             line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method.name, "params": params})
             await owner.write(line.encode() + b"\n")
             answer = await owner.receive()
@@ -90,8 +90,8 @@ async def test_every_error_of_every_method_is_a_sentence(tmp_path: Path, method:
                 answer = await owner.receive()
             if "error" in answer:
                 assert answer["error"]["code"] != -32603, (params, answer)
-                said.add(answer["error"]["message"])
-    assert [text for text in said if PYTHON.search(text) or not text.isprintable() or len(text) > 1000] == []
+                texts.add(answer["error"]["message"])
+    assert [text for text in texts if PYTHON.search(text) or not text.isprintable() or len(text) > 1000] == []
 
 
 HEADS = (
@@ -105,7 +105,7 @@ HEADS = (
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_what_is_no_http_is_told_without_python(head: bytes) -> None:
+def test_invalid_http_gets_an_error_without_python(head: bytes) -> None:
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(head)
     with pytest.raises(h11.RemoteProtocolError) as raised:
@@ -129,7 +129,7 @@ _CBOR = st.recursive(_PLAIN | _ODD, lambda inner: st.lists(inner) | st.dictionar
 @example(b"\xa1aa\xf8\x63")
 @example(b"\xa1aac\xed\xa0\x80")
 @example(b"\xa2a'\x01a'\x01")
-def test_what_is_no_cbor_of_ours_is_told_without_python(frame: bytes) -> None:
+def test_invalid_cbor_gets_an_error_without_python(frame: bytes) -> None:
     try:
         CBOR.to_json(frame)
     except SessiondError as error:
@@ -141,24 +141,24 @@ def test_what_is_no_cbor_of_ours_is_told_without_python(frame: bytes) -> None:
 @example(b'{"jsonrpc":"2.0","id":1,"method":"\xff"}')
 @example(b'[{"a":"\xff"}')
 @example(b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"x"}')
-def test_what_is_no_json_of_ours_is_told_without_python(message: bytes) -> None:
+def test_invalid_json_gets_an_error_without_python(message: bytes) -> None:
     for read in (parse, split_batch):
         try:
             read(message, 64)
         except MessageError as bad:
-            text = re.sub("`(int|str)`", "", bad.error.message)  # as the schema of the protocol names them
+            text = re.sub("`(int|str)`", "", bad.error.message)  # the type names of the protocol's schema
             assert not PYTHON.search(text) and not LIBRARIES.search(text), text
 
 
 @given(st.sampled_from([1002, 1007]), st.text())
-def test_a_websocket_is_closed_with_words_of_ours_whatever_the_library_says(code: int, said: str) -> None:
+def test_the_reason_of_a_websocket_close_is_a_sentence_for_any_error_of_the_library(code: int, texts: str) -> None:
     for begin in ("", "CLOSE ", "expected CONTINUATION, got <Opcode.TEXT: 1>", "'utf-8' codec can't decode"):
-        words = reason_of_close(code, begin + said)
+        words = reason_of_close(code, begin + texts)
         assert not PYTHON.search(words) and not LIBRARIES.search(words) and words.endswith(".") and len(words) <= 123
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "1_" + "0" * 5000])
-def test_a_number_of_too_many_digits_is_an_error_at_its_line(digits: str) -> None:
+def test_a_number_with_too_many_digits_is_an_error_at_its_line(digits: str) -> None:
     with pytest.raises(ConfigError) as raised:
         config.parse(f"[limits]\nmaxInFlight={digits}\nmaxFrameBytes=1\n")
     assert str(raised.value) == "config.toml:2: this is not TOML: it has a number of too many digits"
@@ -174,7 +174,7 @@ BAD_PATTERNS = {
 
 
 @pytest.mark.parametrize("pattern", BAD_PATTERNS, ids=lambda pattern: pattern[:12])
-def test_a_pattern_that_cannot_be_is_an_error_of_the_configuration(pattern: str) -> None:
+def test_an_invalid_pattern_is_an_error_of_the_configuration(pattern: str) -> None:
     text = f"[tools.sessions]\nredact = true\nredactPatterns = ['x', '{pattern}']\n"
     with pytest.raises(ConfigError) as raised:
         config.parse(text)
@@ -185,8 +185,8 @@ def test_a_pattern_that_cannot_be_is_an_error_of_the_configuration(pattern: str)
 
 
 @given(st.text(alphabet=r"(){}[]|*+?.\^$,:=!<>#-0189xPaZ'", max_size=40))
-def test_every_text_is_a_pattern_or_is_refused_in_words(pattern: str) -> None:
-    """What the configuration lets in, every later use takes."""
+def test_every_text_is_a_valid_pattern_or_is_refused_with_a_sentence(pattern: str) -> None:
+    """A pattern that the configuration accepts can be compiled by every later use."""
     try:
         compile_pattern(pattern)
     except ValueError:
@@ -196,6 +196,6 @@ def test_every_text_is_a_pattern_or_is_refused_in_words(pattern: str) -> None:
         assert len(compile_patterns((pattern,))) == 1
 
 
-def test_a_number_of_things_is_said_as_people_say_it() -> None:
+def test_a_count_is_followed_by_singular_or_plural() -> None:
     assert [pluralize(count, "session") for count in (0, 1, 2)] == ["0 sessions", "1 session", "2 sessions"]
     assert [pluralize(count, "match", "matches") for count in (1, 2)] == ["1 match", "2 matches"]

@@ -1,5 +1,5 @@
-"""The project's own rules that no linter knows: what is pinned, how long things are, where things are found,
-what the pages say."""
+"""The project's own rules that no linter checks: locks, lengths of files and functions, names, imports, and that the
+pages of docs/ agree with the code."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def pinned(lock: Path) -> dict[str, Version]:
+def pinned_versions(lock: Path) -> dict[str, Version]:
     lines = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;]+)", lock.read_text(), re.MULTILINE)
     return {canonicalize_name(name): Version(version) for name, version in lines}
 
 
-def wanted(*extras: str) -> Iterator[Requirement]:
+def requirements(*extras: str) -> Iterator[Requirement]:
     optional = PROJECT["optional-dependencies"]
     for line in [*PROJECT["dependencies"], *(line for extra in extras for line in optional[extra])]:
         requirement = Requirement(line)
         if requirement.name == "sessiond":
-            yield from wanted(*requirement.extras)
+            yield from requirements(*requirement.extras)
         else:
             yield requirement
 
@@ -65,31 +65,31 @@ def test_a_lock_has_a_hash_for_every_package_and_no_address(lock: Path) -> None:
         assert re.match(r"[a-z0-9][a-z0-9._-]*==\S+( ; .+)? \\\n +--hash=sha256:[0-9a-f]{64}", entry), entry
 
 
-def test_the_locks_hold_what_the_project_asks_for() -> None:
-    complete = pinned(ROOT / "requirements.lock")
-    testing = pinned(ROOT / "requirements-test.lock")
-    running = pinned(ROOT / "requirements-run.lock")
-    for requirement in wanted("dev"):
+def test_the_locks_satisfy_the_requirements_of_the_project() -> None:
+    complete = pinned_versions(ROOT / "requirements.lock")
+    testing = pinned_versions(ROOT / "requirements-test.lock")
+    running = pinned_versions(ROOT / "requirements-run.lock")
+    for requirement in requirements("dev"):
         assert complete[canonicalize_name(requirement.name)] in requirement.specifier, requirement
-    for requirement in wanted("test"):
+    for requirement in requirements("test"):
         assert testing[canonicalize_name(requirement.name)] in requirement.specifier, requirement
-    for requirement in wanted():
+    for requirement in requirements():
         assert running[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     for lock in LOCKS:
-        assert pinned(lock).items() <= complete.items(), f"{lock.name} disagrees with requirements.lock"
+        assert pinned_versions(lock).items() <= complete.items(), f"{lock.name} disagrees with requirements.lock"
 
 
-def test_the_dev_group_and_the_dev_extra_are_one() -> None:
+def test_the_dev_group_is_the_dev_extra() -> None:
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     assert groups == {"dev": ["sessiond[dev]"]}
 
 
-def test_threads_are_asked_for_in_one_place() -> None:
-    """Where there is none, Trio raises a RuntimeError, which only `tasks.run_in_thread` knows."""
+def test_threads_are_started_in_one_module_only() -> None:
+    """If no thread can be started, Trio raises a RuntimeError, which only `tasks.run_in_thread` handles."""
     assert [name_of(path) for path in SOURCES if "to_thread" in path.read_text()] == ["sessiond/tasks.py"]
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_defined_in_the_package_only() -> None:
     assert "version" not in PROJECT
     assert PROJECT["dynamic"] == ["version"]
     assert Version(sessiond.__version__)
@@ -122,15 +122,15 @@ def test_no_function_is_longer_than_60_lines() -> None:
     assert long == {}
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [path for path in SOURCES if path.read_text().strip() and not ast.get_docstring(tree_of(path))]
     assert [name_of(path) for path in silent] == []
 
 
-def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
-    """Architecture, "Who owns which task": dispatch answers for a request, a run's life for the run.
+def test_except_exception_occurs_in_two_modules_only() -> None:
+    """Architecture, "Who owns which task": dispatch handles the errors of a request, the executor those of a run.
 
-    The client library is no part of the daemon: the handlers that it calls are its users'.
+    The client library is not checked, because the handlers that it calls are its users'.
     """
     catchers = set()
     for path in SOURCES:
@@ -142,14 +142,14 @@ def test_errors_of_every_kind_are_caught_in_two_places_only() -> None:
     assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/executor.py"}
 
 
-def test_every_method_has_its_test_where_one_looks_for_it() -> None:
+def test_every_method_has_a_test_file_of_its_name() -> None:
     methods = {path.stem for path in (ROOT / "sessiond/methods").glob("*.py") if "METHOD = " in path.read_text()}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/methods").glob("test_*.py")}
     assert methods - tests == set()
 
 
 def test_the_client_library_imports_the_standard_library_only() -> None:
-    """In a process of its own. Trap 9 of the architecture: imports are the start-up time of every command."""
+    """Trap 9 of the architecture: imports are the start-up time of every command."""
     code = (
         "import sys; before = set(sys.modules); import sessiond.client; "
         "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}"
@@ -172,24 +172,24 @@ def test_just_alone_shows_a_menu_in_which_every_recipe_is_explained() -> None:
     assert [name for name, comment in recipes.items() if not comment] == []
 
 
-# But for the modules that have such pointers as examples.
+# Without the modules that have such references as examples.
 CODE = sorted(file for room in ("sessiond", "tests") for file in (ROOT / room).rglob("*.py") if "docs" not in file.name)
 
 
-def test_every_source_line_and_every_page_that_the_code_names_is_there() -> None:
+def test_every_source_line_and_every_page_named_in_the_code_exists() -> None:
     pointers = [pointer for file in CODE for pointer in in_code(file)]
     wrong = [str(pointer) for pointer in pointers if pointer.problem is not None]
-    assert not wrong, "\n".join(["these point to nothing; docs/ has the pages and their headings:", *wrong])
-    # That they are found at all: a docstring may be written in another way one day.
+    assert not wrong, "\n".join(["these references do not resolve; the pages and their headings are in docs/:", *wrong])
+    # Otherwise the search finds no references any more, for instance because docstrings are written in another way.
     assert len(pointers) > 100
 
 
 @pytest.mark.parametrize("name", docs_tables.TABLES)
-def test_a_table_that_is_made_from_the_code_is_up_to_date(name: str) -> None:
+def test_every_table_generated_from_the_code_is_up_to_date(name: str) -> None:
     """Defaults and ranges of parameters, keys of the configuration, commands and their options."""
     page, table = docs_tables.TABLES[name]
     text = (docs_tables.DOCS / page).read_text(encoding="utf-8")
-    assert docs_tables.with_table(text, name, table()) == text, f"docs/{page} is behind: {docs_tables.UPDATE}"
+    assert docs_tables.with_table(text, name, table()) == text, f"docs/{page} is out of date: {docs_tables.UPDATE}"
 
 
 def test_the_protocol_page_has_a_row_for_every_method_and_every_error() -> None:
@@ -197,7 +197,7 @@ def test_the_protocol_page_has_a_row_for_every_method_and_every_error() -> None:
     _, _, calls = page.partition("\n## Calls\n")
     calls, _, _ = calls.partition("\n## Events\n")
     cells = " ".join(row.split(" | ")[0] for row in calls.splitlines() if row.startswith("| "))
-    # `.unsubscribe` stands for the name before it with another end.
+    # The page abbreviates a second name: `.unsubscribe` means `sessions.messages.unsubscribe`.
     named = set(re.findall(r"`([^`]+)`", cells.replace("`.unsubscribe`", "`sessions.messages.unsubscribe`")))
     assert {name for method in METHODS for name in (method.name, *method.aliases)} - named == set()
     rows = {
@@ -216,7 +216,7 @@ def test_the_protocol_page_names_every_field_of_a_sessions_row() -> None:
     assert [name.rstrip("?") for name in named] == [field.encode_name for field in msgspec.structs.fields(Row)]
 
 
-def test_no_class_name_stands_twice_in_the_tree() -> None:
+def test_every_class_name_is_unique() -> None:
     places: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in ast.walk(tree_of(path)):
@@ -226,20 +226,20 @@ def test_no_class_name_stands_twice_in_the_tree() -> None:
 
 
 def imports_of(path: Path, modules: set[str]) -> set[str]:
-    """The modules of sessiond that a file imports anywhere: at its top, in a function, for a type checker only."""
+    """The modules of sessiond that a file imports: at its top, in functions, or for type checkers only."""
     found = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            # A name that is no module is defined in the module it is imported from.
+            # A name that is not a module is defined in the module from which it is imported.
             found |= names & modules | ({node.module} if names - modules else set())
     return found & modules
 
 
 def import_circle(imports: dict[str, set[str]]) -> list[str]:
-    """The modules that import each other, or only lead to those that do: what is left without the leaves."""
+    """The modules that import each other in a circle, or import such modules."""
     left = {module: set(others) for module, others in imports.items()}
     while leaves := [module for module, others in left.items() if not others & left.keys()]:
         for module in leaves:
@@ -248,7 +248,7 @@ def import_circle(imports: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """import-linter knows packages only, and passes over `if TYPE_CHECKING:`."""
+    """import-linter checks packages only, and ignores `if TYPE_CHECKING:`."""
     paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
     imports = {module: imports_of(path, set(paths)) for module, path in paths.items()}
     assert len(imports["sessiond.daemon.app"]) > 10, "imports are found"
@@ -260,40 +260,38 @@ def test_a_circle_of_imports_is_found() -> None:
     assert import_circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_the_name_of_a_function_says_what_a_call_does() -> None:
+def test_every_function_name_says_what_a_call_does() -> None:
     found = [
         f"{name_of(path)}:{node.lineno} {node.name}"
         for path in SOURCES
         for node in functions_to_call(tree_of(path))
         if not says_what_it_does(node.name)
     ]
-    assert found == [], "a verb, or a noun for what it gives"
+    assert found == [], "a name must have a verb, or a noun for the result"
 
 
 @pytest.mark.parametrize("name", ["made", "_told_of", "of", "_unread", "hung_up", "freshened", "before", "lost_from"])
-def test_a_bare_participle_or_preposition_is_no_name(name: str) -> None:
+def test_a_name_of_participles_and_prepositions_alone_is_rejected(name: str) -> None:
     assert not says_what_it_does(name)
 
 
 @pytest.mark.parametrize("name", ["feed", "read", "on_gone", "has_hung_up", "lost_end", "__init__", "size_of", "cut"])
-def test_a_verb_a_noun_and_a_callback_are_names(name: str) -> None:
+def test_verbs_nouns_and_callbacks_are_accepted_as_names(name: str) -> None:
     assert says_what_it_does(name)
 
 
-# The lowest versions without a known hole.
-SOUND_FROM = {"cbor2": "5.9", "cryptography": "50.0.0", "h11": "0.16", "click": "8.3.3"}
+# The lowest versions without a known vulnerability.
+SAFE_FROM = {"cbor2": "5.9", "cryptography": "50.0.0", "h11": "0.16", "click": "8.3.3"}
 
 
-def test_the_unit_leaves_no_core_and_dependencies_have_their_floors() -> None:
-    """A core holds the signing key. With a version below its floor the project does not install."""
+def test_the_unit_forbids_core_files_and_dependencies_exclude_vulnerable_versions() -> None:
+    """A core file would contain the signing key."""
     assert "\nLimitCORE=0\n" in (ROOT / "systemd" / "sessiond.service").read_text()
     floors = {
         canonicalize_name(one.name): Version(bound.version)
-        for one in wanted()
+        for one in requirements()
         for bound in one.specifier
         if bound.operator == ">="
     }
-    assert floors.keys() == {canonicalize_name(one.name) for one in wanted()}
-    assert {name: floors[name] >= Version(sound) for name, sound in SOUND_FROM.items()} == dict.fromkeys(
-        SOUND_FROM, True
-    )
+    assert floors.keys() == {canonicalize_name(one.name) for one in requirements()}
+    assert {name: floors[name] >= Version(safe) for name, safe in SAFE_FROM.items()} == dict.fromkeys(SAFE_FROM, True)

@@ -1,4 +1,4 @@
-"""What stands once: ranges and words of parameters are those of every other place that knows them."""
+"""Ranges and allowed words of parameters have one definition, which methods, config and CLI share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLAMPED = clamped_fields()
 
 
 def params_with(method: str, name: str, value: Any) -> Any:
-    """The value that a handler is given."""
+    """The value of the parameter that the handler gets."""
     decoder = DECODERS[method]
     described = inspect.type_info(decoder.wire)
     assert isinstance(described, inspect.StructType)
@@ -53,7 +53,7 @@ def params_with(method: str, name: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("place", CLAMPED, ids="-".join)
-def test_every_clamped_parameter_keeps_both_ends_and_its_default(place: tuple[str, str]) -> None:
+def test_every_clamped_parameter_accepts_both_ends_of_its_range_and_has_its_default(place: tuple[str, str]) -> None:
     field, number = CLAMPED[place]
     least, most = number.ge, number.le
     assert least is not None and most is not None and not field.required
@@ -68,7 +68,7 @@ def test_every_clamped_parameter_keeps_both_ends_and_its_default(place: tuple[st
     assert field.default is None or least <= field.default <= most
 
 
-def test_what_is_clamped_is_what_was_always_clamped() -> None:
+def test_exactly_these_parameters_are_clamped() -> None:
     assert {f"{method} {name}" for method, name in CLAMPED} == {
         *(f"{method} {name}" for method in ("sessions_list", "sessions.list") for name in ("limit", "messageLimit")),
         *(f"{method} activeMinutes" for method in ("sessions_list", "sessions.list")),
@@ -80,12 +80,12 @@ def test_what_is_clamped_is_what_was_always_clamped() -> None:
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_a_range_is_one(name: str) -> None:
+def test_the_default_of_a_range_lies_within_it(name: str) -> None:
     one = RANGES[name]
     assert one.least <= one.default <= one.most
 
 
-def test_words_are_the_same_wherever_they_stand() -> None:
+def test_types_and_constants_list_the_same_words() -> None:
     assert get_args(Thinking) == ranges.THINKING_LEVELS
     assert get_args(Kind) == ranges.SESSION_KINDS
     assert get_args(Scope) == SCOPES == token.SCOPES
@@ -101,7 +101,7 @@ def test_words_are_the_same_wherever_they_stand() -> None:
         ("sessions.create", "message"),
     ],
 )
-def test_a_message_that_says_nothing_or_has_a_nul_is_refused(method: str, name: str, text: str) -> None:
+def test_a_message_that_is_blank_or_has_a_nul_is_refused(method: str, name: str, text: str) -> None:
     with pytest.raises(InvalidParams) as refused:
         params_with(method, name, text)
     assert refused.value.data == {"field": "$.message"}
