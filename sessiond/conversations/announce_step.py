@@ -18,6 +18,7 @@ from sessiond.model.keys import display_key, kind_of
 from sessiond.model.row import channel_of
 from sessiond.policy import send as send_policy
 from sessiond.policy.target import Target, target_of
+from sessiond.runs.run import SettledDelivery
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
@@ -55,7 +56,7 @@ class AnnounceStep:
         """Send the delivery, if there is one with this id."""
         self._outbox.send(delivery_id)
 
-    def status_without_delivery(self, session: Session, text: str | None) -> DeliveryStatus | None:
+    def status_without_delivery(self, session: Session, text: str | None) -> SettledDelivery | None:
         """The final status of a delivery that does not have to leave the daemon; None for one that has to."""
         target = self._target(session, text)
         if target is None:

@@ -19,7 +19,6 @@ from sessiond.conversations import open_conversation as records
 from sessiond.conversations.announce_step import AnnounceStep
 from sessiond.conversations.open_conversation import ClosingRecord, OpenConversation, OpeningRecord
 from sessiond.conversations.provenance import provenance_of
-from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
 from sessiond.model.entry import ConversationRef
 from sessiond.model.message import user_message
@@ -28,8 +27,8 @@ from sessiond.policy.replyback import ConversationDone, NextStep, StepEnd
 from sessiond.runs.copied_runs import find_copied_runs
 from sessiond.runs.follow_up import ConversationStep, ConversationTopic, FollowUp
 from sessiond.runs.persistence import TranscriptGone
-from sessiond.runs.run import Run, RunRequest, RunView
-from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runs.run import Run, RunRequest, RunView, SettledDelivery
+from sessiond.runs.supervisor import RunSupervisor, Work
 from sessiond.sessions.lifecycle import current_session
 from sessiond.sessions.resolve import no_such_session
 from sessiond.store.catalog import Session
@@ -68,6 +67,7 @@ class ReplyBack:
         step = run.request.follow.step
         if step is not None:
             return self._closing_parts(run, step.talk_id) if run.request.step == "announce" else ()
+        run.delivery = None  # the end may be composed a second time, as another one
         opened = self._opening_record_of(run)
         if opened is None:
             self._open.pop(run.run_id, None)
@@ -75,15 +75,17 @@ class ReplyBack:
         status = self._status_if_over(opened, run)
         if status is not None:
             self._open.pop(run.run_id, None)
+            run.delivery = status
             return (records.closing_record(ClosingRecord(talk_id=run.run_id, delivery=status)),)
         self._open[run.run_id] = OpenConversation(opened, run.session, resumed=False)
         return (records.opening_record(opened),)
 
-    async def after_end(self, run: Run) -> None:
+    def after_end(self, run: Run) -> Work | None:
         """Carry out the conversation that `at_end` opened."""
         conversation = self._open.get(run.run_id)
-        if conversation is not None and not conversation.resumed:
-            await self._carry_out(conversation, run.reply)
+        if conversation is None or conversation.resumed:
+            return None
+        return partial(self._carry_out, conversation, run.reply)
 
     async def read_open(self) -> None:
         """Find the conversations that an earlier process left open, also in archived transcripts."""
@@ -135,7 +137,7 @@ class ReplyBack:
             return OpeningRecord(talk_id=run.run_id)
         return None
 
-    def _status_if_over(self, opened: OpeningRecord, run: Run) -> DeliveryStatus | None:
+    def _status_if_over(self, opened: OpeningRecord, run: Run) -> SettledDelivery | None:
         """The delivery status if the conversation ends with its first run; None if a step or a delivery follows."""
         if opened.topic is None:
             return None

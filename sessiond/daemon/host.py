@@ -107,12 +107,14 @@ class DaemonHost:
 
     def workspace(self, agent_id: str) -> Path:
         """The agent's workspace, created if needed. StorageError if that fails."""
-        agent = self._config().agent(agent_id)
-        folder = agent.workspace if agent is not None else None
-        if folder is None:
-            folder = default_workspace(self._store.path, agent_id)
+        folder = self._workspace_path(agent_id)
         make_workspace(agent_id, folder, self._store.path)
         return folder
+
+    def _workspace_path(self, agent_id: str) -> Path:
+        agent = self._config().agent(agent_id)
+        folder = agent.workspace if agent is not None else None
+        return folder if folder is not None else default_workspace(self._store.path, agent_id)
 
     def is_sandboxed(self, key: str) -> bool:
         """Whether the runs of this session are sandboxed."""
@@ -134,15 +136,18 @@ class DaemonHost:
         if standing is None or standing.attachments_removed:
             standing = Spawn()
         sandboxed = bool(entry.sandboxed) or self.is_sandboxed(run.key)
-        # The built-in echo is the daemon itself and needs no token.
-        token_file = None if self.runtime(agent_id) is self._echo else self._credentials.issue(run, sandboxed=sandboxed)
+        # The built-in echo is the daemon itself, and needs no token and no folder.
+        if self.is_light(agent_id):
+            token_file, workspace = None, self._workspace_path(agent_id)
+        else:
+            token_file, workspace = self._credentials.issue(run, sandboxed=sandboxed), self.workspace(agent_id)
         return RunSpec(
             run_id=run.run_id,
             session_key=run.key,
             session_id=run.session.session_id,
             agent_id=agent_id,
             message=request.text,
-            workspace=self.workspace(agent_id),
+            workspace=workspace,
             socket=self._agent_socket,
             step=request.step,
             context=request.context,
@@ -189,6 +194,9 @@ class DaemonHost:
     def slot_limits(self) -> tuple[int, int]:
         defaults = self._config().agents.defaults
         return defaults.max_concurrent, defaults.subagents.max_concurrent
+
+    def is_light(self, agent_id: str) -> bool:
+        return self.runtime(agent_id) is self._echo
 
     def queue_ttl_s(self) -> float:
         return self._config().agents.defaults.queue_ttl_seconds

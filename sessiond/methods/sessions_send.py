@@ -146,9 +146,14 @@ async def _result(
 async def _delivery(ctx: Context, target: Session, run_id: str) -> SendDelivery:
     services = ctx.services
     run = services.supervisor.registry.get(run_id)
-    # At this moment the announcement cannot be done yet, except for a call repeated with its idempotency key.
-    fresh = run is not None and not run.ended
-    status = "pending" if fresh else await services.announcing.status(target, run_id)
+    status: DeliveryStatus
+    if run is not None and not run.ended:
+        # At this moment the announcement cannot be done yet, except for a call repeated with its idempotency key.
+        status = "pending"
+    elif run is not None and run.done.is_set() and run.delivery is not None:
+        status = run.delivery
+    else:
+        status = await services.announcing.status(target, run_id)
     return SendDelivery(status=status, mode="announce")
 
 

@@ -42,7 +42,7 @@ class Acceptance(ABC):
     def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
         self._store, self._host, self._clock, self._ids = store, host, clock, ids
         self.registry = Registry(store)
-        self.queues = RunQueues(RunSlots(host.slot_limits))
+        self.queues = RunQueues(RunSlots(host.slot_limits, host.is_light))
 
     @property
     @abstractmethod
@@ -158,7 +158,8 @@ class Acceptance(ABC):
         run_id = runs.new_run_id(session_id, self._ids.record())
         now = self._clock.wall_ms()
         self._check_size(run_id, request)
-        at_once = not self.stopping and self._is_attended(agent_of(key)) and self.queues.reserve(key)
+        slot = self.queues.reserve(key) if not self.stopping and self._is_attended(agent_of(key)) else None
+        at_once = slot is not None
         parts = [*extra, *_accepted_parts(run_id, request, now, at_once=at_once)]
         try:
             with trio.CancelScope(shield=True):
@@ -166,13 +167,13 @@ class Acceptance(ABC):
                     key, agent_of(key), parts, cwd=cwd, spawned_by=spawned_by, session_id=session_id
                 )
         except SessiondError:
-            if at_once:
-                self.queues.release_reserved(key)
+            if slot is not None:
+                self.queues.release_reserved(slot)
             raise
         run = Run(run_id, session, request, now)
         self.registry.add(run)
         if at_once:
-            self.queues.set_current(run, reserved=True)
+            self.queues.set_current(run, slot)
         else:
             self.queues.push(run)
         self._on_accepted(run, at_once=at_once)

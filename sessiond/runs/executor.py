@@ -55,6 +55,9 @@ class Host(Protocol):
     def slot_limits(self) -> tuple[int, int]:
         """How many runs may execute at once: `(of other sessions, of sub-agents' sessions)`."""
 
+    def is_light(self, agent_id: str) -> bool:
+        """Whether the agent's runs start nothing and are over at once."""
+
     def queue_ttl_s(self) -> float:
         """How long a run waits for its attached agent to connect, in seconds."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from sessiond.model.keys import agent_of
 from sessiond.runs.run import Run
-from sessiond.runs.run_slots import RunSlots
+from sessiond.runs.run_slots import RunSlots, Slot
 
 
 class _Queue:
@@ -67,21 +67,18 @@ class RunQueues:
         self._take_slot(run)
         return True
 
-    def set_current(self, run: Run, *, reserved: bool = False) -> None:
+    def set_current(self, run: Run, slot: Slot | None = None) -> None:
         """Make the run current, in a slot that was reserved or without a slot."""
         self._queues.setdefault(run.key, _Queue()).current = run
-        run.has_slot = reserved
+        run.slot = slot
 
-    def reserve(self, key: str) -> bool:
-        """Take a slot for the first run of a session that is being created; whether one was free."""
-        if not self._slots.has_free(key):
-            return False
-        self._slots.take(key)
-        return True
+    def reserve(self, key: str) -> Slot | None:
+        """A slot for the first run of a session that is being created; None if none is free."""
+        return self._slots.take(key) if self._slots.has_free(key) else None
 
-    def release_reserved(self, key: str) -> None:
+    def release_reserved(self, slot: Slot) -> None:
         """Free the slot that was reserved for a session that was not created."""
-        self._slots.release(key)
+        self._slots.release(slot)
 
     def push(self, run: Run) -> None:
         """Queue the run: last, or with `request.first` ahead of all runs without it."""
@@ -147,14 +144,13 @@ class RunQueues:
             self._take_slot(run)
 
     def _take_slot(self, run: Run) -> None:
-        if not run.has_slot and not run.parked:
-            run.has_slot = True
-            self._slots.take(run.key)
+        if run.slot is None and not run.parked:
+            run.slot = self._slots.take(run.key)
 
     def _release_slot(self, run: Run) -> None:
-        if run.has_slot:
-            run.has_slot = False
-            self._slots.release(run.key)
+        if run.slot is not None:
+            self._slots.release(run.slot)
+            run.slot = None
 
     def _drop_if_empty(self, key: str, queue: _Queue) -> None:
         if not queue.waiting:

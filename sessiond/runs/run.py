@@ -18,12 +18,15 @@ from sessiond.errors import StorageError
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN
 from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
+from sessiond.runs.run_slots import Slot
 from sessiond.runtimes.runtime import RunStep
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, Part
 
 Status = Literal["queued", "running", "ok", "error", "timeout", "aborted"]
 INTERRUPTED: Final = "interrupted"
+# How a delivery ended that did not have to leave the daemon.
+SettledDelivery = Literal["delivered", "skipped"]
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -83,15 +86,17 @@ class Run:
         self.refusal: str | None = None
         self.scope: trio.CancelScope | None = None
         self.stop_as: Literal["aborted", "reset", "interrupted", "lost"] | None = None
-        # Whether it has a run slot; and how many times it waits for other runs, by their ids. A run that waits has no
+        # Its run slot, if it has one; and how many times it waits for other runs, by their ids. A run that waits has no
         # slot.
-        self.has_slot = False
+        self.slot: Slot | None = None
         self.parked = 0
         self.waits_for: dict[str, int] = {}
         # Since when (Trio's clock) it waits for an attached agent to connect.
         self.unattended_since: float | None = None
         # The sessions that are waiting for its end, or were when it came.
         self.listeners: list[str | None] = []
+        # How the conversation that follows was closed by the write of its end; None if it goes on, or there is none.
+        self.delivery: SettledDelivery | None = None
 
     @property
     def begun(self) -> bool:

@@ -36,15 +36,18 @@ _ENDS_WAIT_S = 0.1
 log = structlog.get_logger("sessiond.runs")
 
 
+Work = Callable[[], Awaitable[None]]
+
+
 class AfterRuns(Protocol):
     """Work that follows the end of a run, such as a conversation."""
 
     def at_end(self, run: Run) -> Sequence[Part]:
         """Records to write together with the end of the run."""
 
-    def after_end(self, run: Run) -> Awaitable[None]:
-        """Continue once the end is on disk. Cancelled when the daemon stops, so unfinished work must be recoverable
-        from the records.
+    def after_end(self, run: Run) -> Work | None:
+        """What there is to do once the end is on disk; None if nothing. Cancelled when the daemon stops, so unfinished
+        work must be recoverable from the records.
         """
 
 
@@ -356,7 +359,9 @@ class RunSupervisor(Acceptance):
         self.queues.remove(run)
         self.dispatch()
         for one in self._follow_ups():
-            self.start_follow_up(one.after_end, run)
+            work = one.after_end(run)
+            if work is not None:
+                self.start_follow_up(work)
 
     def _parts_at_end(self, run: Run) -> list[Part]:
         return [part for one in self._follow_ups() for part in one.at_end(run)]

@@ -25,7 +25,7 @@ from sessiond.model.record import ENTRY, RUN
 from sessiond.policy.announce import ANNOUNCE_MESSAGE, announce_context, arrival_context
 from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
 from sessiond.runs.run import Run, RunRequest, RunView, payload_hash, session_id_of
-from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runs.supervisor import RunSupervisor, Work
 from sessiond.sessions.lifecycle import current_session
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, Part, SessionStore
@@ -93,16 +93,16 @@ class Announcer:
         self._ended.add(run.run_id)
         return [Custom(ENTRY, {"spawn": {"ended": run.run_id}})]
 
-    async def after_end(self, run: Run) -> None:
+    def after_end(self, run: Run) -> Work | None:
         """Announce the end of a child's run, or report it to the callbacks."""
-        child = run.session
-        if child.entry.spawn is None:
-            return
+        return partial(self._follow_end, run.session, run) if run.session.entry.spawn is not None else None
+
+    async def _follow_end(self, child: Session, run: Run) -> None:
         self._on_ended(child)
         if run.run_id in self._ended:
             self._ended.discard(run.run_id)
             await self._announce(child, run.run_id)
-        elif child.entry.spawn.announced is not None:
+        elif child.entry.spawn is not None and child.entry.spawn.announced is not None:
             await self._on_announced(child)
 
     async def read_open(self) -> None:

@@ -175,6 +175,22 @@ async def test_an_announcement_without_a_channel_is_skipped_and_one_to_webchat_c
         assert harness.outbox.pending == []
 
 
+async def test_a_run_knows_how_its_conversation_was_closed_by_the_write_of_its_end(tmp_path: Path, autojump_clock: Any):
+    async with conversation_harness(
+        tmp_path / "store", host_with(tmp_path, bob=scripted("words", "words"), carol=scripted("words"))
+    ) as harness:
+        harness.runs.host.plain = {"bob"}
+        for target, status in (("agent:bob:main", "skipped"), ("agent:bob:webchat:group:1", "delivered")):
+            run = await harness.send("please", source=None, target=target)
+            await harness.wait_until_settled()
+            assert run.delivery == status == await harness.announcing.status(run.session, run.run_id)
+        # Its conversation went on after the write of its end.
+        run = await harness.send("please", source=None, target="agent:carol:webchat:group:1")
+        await harness.wait_until_settled()
+        assert run.delivery is None
+        assert await harness.announcing.status(run.session, run.run_id) == "delivered"
+
+
 async def test_the_send_policy_can_deny_the_delivery_of_an_announcement(tmp_path: Path, autojump_clock: Any):
     telegram = Adapter()
     policy = '[session.sendPolicy]\nrules = [{ match = { channel = "telegram" }, action = "deny" }]\n'
@@ -528,11 +544,11 @@ async def test_both_sessions_have_an_open_conversation_from_the_end_of_the_first
         conversations = harness.conversations
         engaged_at_end: list[bool] = []
 
-        async def look(_run: Any) -> None:
+        async def look() -> None:
             await trio.lowlevel.checkpoint()
             engaged_at_end.append(conversations.has_open_conversation(BOB))
 
-        harness.runs.follow_ups.append(ScriptedFollowUp(after_end=look))
+        harness.runs.follow_ups.append(ScriptedFollowUp(after_end=lambda _run: look))
         await harness.send("please")
         await alice.wait_for_turn("b0").wait()
         assert engaged_at_end[0]

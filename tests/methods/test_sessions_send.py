@@ -360,6 +360,23 @@ async def test_a_cycle_of_three_waiting_sessions_is_detected(tmp_path: Path):
         assert [answers[name]["status"] for name in ("alice", "bob")] == ["ok", "ok"]
 
 
+@pytest.mark.parametrize("clients", [1, 16])
+async def test_a_message_to_echo_costs_two_commits_however_many_are_sent_at_once(tmp_path: Path, clients: int):
+    """One accepts the message and starts its run, the other one ends it and closes the conversation."""
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
+        keys = [f"agent:main:chat:{number}" for number in range(clients)]
+        for key in keys:
+            await owner.call("sessions.create", key=key)
+        committer = there.services.store.committer
+        before = committer.syncs
+        asked = {await owner.send("sessions_send", sessionKey=key, message=key): key for key in keys}
+        for _ in keys:
+            answer = await owner.receive()
+            result, key = answer["result"], asked[answer["id"]]
+            assert (result["status"], result["reply"], result["delivery"]) == ("ok", key, SKIPPED)
+        assert committer.syncs - before == 2 * clients
+
+
 async def test_runs_that_wait_for_each_other_do_not_exhaust_the_run_slots(tmp_path: Path):
     """There is one run slot: Alice's run gives it up while she waits for Bob."""
 

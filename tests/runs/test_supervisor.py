@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,39 @@ async def test_the_number_of_live_runs_is_bounded_and_sub_agents_have_run_slots_
     assert harness.supervisor.live_by_agent() == {"main": 3}
     harness.agent.gate.set()
     assert {(await harness.wait_for_end(run))[0] for run in runs} == {"ok"}
+
+
+async def test_light_runs_take_no_slots_of_the_others_and_are_limited_for_themselves(
+    harness: RunHarness, autojump_clock: Any
+):
+    harness.host.most = (1, 1)
+    light = harness.host.agents["light"] = Agent()
+    harness.host.light = {"light"}
+    light.act = light.wait
+    harness.agent.act = harness.agent.wait
+    many = [await harness.accept("light", f"agent:light:chat:{number}") for number in range(66)]
+    others = [await harness.accept(f"other {number}", f"agent:main:chat:{number}") for number in range(2)]
+    await trio.testing.wait_all_tasks_blocked()
+    assert Counter(run.status for run in many) == {"running": 64, "queued": 2}
+    assert [run.status for run in others] == ["running", "queued"]
+    light.gate.set()
+    assert {(await harness.wait_for_end(run))[0] for run in many} == {"ok"}
+    # Their slots are their own: none of them was that of the run that still waits.
+    assert [run.status for run in others] == ["running", "queued"]
+    harness.agent.gate.set()
+    assert {(await harness.wait_for_end(run))[0] for run in others} == {"ok"}
+    assert harness.supervisor.queues._slots.taken == {"light": 0, "subagent": 0, "other": 0}
+
+
+async def test_a_slot_is_freed_as_what_it_was_taken_whatever_the_agent_is_then(
+    harness: RunHarness, autojump_clock: Any
+):
+    harness.agent.act = harness.agent.wait
+    run = await harness.accept("hello")
+    harness.host.light = {"main"}  # the configuration was read again meanwhile
+    harness.agent.gate.set()
+    await run.done.wait()
+    assert harness.supervisor.queues._slots.taken == {"light": 0, "subagent": 0, "other": 0}
 
 
 async def test_a_session_with_many_runs_does_not_starve_the_others(harness: RunHarness, autojump_clock: Any):
@@ -287,7 +321,7 @@ async def test_at_end_is_called_before_the_run_end_is_written_and_after_end_afte
         await trio.lowlevel.checkpoint()
         order.append(f"after_end {run.done.is_set()}")
 
-    harness.follow_ups.append(ScriptedFollowUp(at_end, after_end))
+    harness.follow_ups.append(ScriptedFollowUp(at_end, lambda run: partial(after_end, run)))
     await (await harness.accept("hello")).done.wait()
     await trio.testing.wait_all_tasks_blocked()
     assert order == ["at_end ok re: hello", "after_end True"]
@@ -584,7 +618,7 @@ async def test_every_run_has_exactly_one_end_under_mixed_load(tmp_path: Path, au
             assert harness.store.catalog.by_key[key].entry.runs == ()
         assert ends == {run.run_id: 1 for run in runs}
         assert (harness.supervisor.live_runs(), harness.supervisor.queued_runs()) == (0, 0)
-        assert harness.supervisor.queues._slots._taken == {False: 0, True: 0}
+        assert harness.supervisor.queues._slots.taken == {"light": 0, "subagent": 0, "other": 0}
         assert {run.status for run in runs} == FINAL
 
 

@@ -23,7 +23,7 @@ from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
 from sessiond.runs.recovery import Resumable, recover
 from sessiond.runs.run import Run, RunRequest
-from sessiond.runs.supervisor import AfterRuns, RunSupervisor
+from sessiond.runs.supervisor import AfterRuns, RunSupervisor, Work
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Runtime
 from sessiond.store.catalog import Session
 from sessiond.store.store import Part, SessionStore, open_store
@@ -89,6 +89,8 @@ class FakeHost:
         self.unknown: set[str] = set()
         # Agents that take an announce step for a message.
         self.plain: set[str] = set()
+        # Agents whose runs start nothing.
+        self.light: set[str] = set()
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.agents.get(agent_id)
@@ -124,6 +126,9 @@ class FakeHost:
 
     def slot_limits(self) -> tuple[int, int]:
         return self.most
+
+    def is_light(self, agent_id: str) -> bool:
+        return agent_id in self.light
 
     def queue_ttl_s(self) -> float:
         return self.ttl_s
@@ -201,16 +206,12 @@ class RunHarness:
         return to
 
 
-async def do_nothing(_run: Run) -> None:
-    await trio.lowlevel.checkpoint()
-
-
 @dataclass
 class ScriptedFollowUp:
     """Something that goes on after runs, and does what the test says."""
 
     at_end: Callable[[Run], Sequence[Part]] = lambda _run: ()
-    after_end: Callable[[Run], Awaitable[None]] = do_nothing
+    after_end: Callable[[Run], Work | None] = lambda _run: None
 
 
 def request(text: str, **fields: Any) -> RunRequest:
