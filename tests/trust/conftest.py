@@ -33,7 +33,7 @@ OWN = "agent:main:matrix"
 
 
 @pytest.fixture(scope="session")
-def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def listening_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon on both sockets and TCP, with one session that has an exchange in it."""
     made = Daemon(tmp_path_factory.mktemp("trust"))
     made.port = free_port()
@@ -44,25 +44,25 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def callers(trusting: Daemon) -> dict[str, str]:
-    """Tokens by what their holder is; all of them, good or bad, name the session OWN."""
+def callers(listening_daemon: Daemon) -> dict[str, str]:
+    """Tokens by the kind of caller that has them; all of them, good or bad, name the session OWN."""
 
     def mint(*scopes: str, **more: Any) -> dict[str, Any]:
-        made: dict[str, Any] = trusting.call("tokens.mint", scopes=scopes, sessionKey=OWN, **more)
+        made: dict[str, Any] = listening_daemon.call("tokens.mint", scopes=scopes, sessionKey=OWN, **more)
         return made
 
     expired = mint("admin", ttlSeconds=1)
     revoked = mint("admin")
-    assert trusting.call("tokens.revoke", id=revoked["id"]) == {"revoked": True}
+    assert listening_daemon.call("tokens.revoke", id=revoked["id"]) == {"revoked": True}
     good = {" ".join(scopes): mint(*scopes)["token"] for scopes in SCOPE_SETS}
-    trusting.wait_for(lambda: time.time() * 1000 >= expired["expiresAt"], "a second does not pass")
+    listening_daemon.wait_for(lambda: time.time() * 1000 >= expired["expiresAt"], "the token does not expire")
     return {
         **good,
         "expired": expired["token"],
         "revoked": revoked["token"],
-        "forged": _forged(good["list"]),
-        "bent": good["admin"][:-3] + ("AAA" if good["admin"][-3:] != "AAA" else "BBB"),
-        "of another store": _of_another_store(),
+        "forged": _forge_scope(good["list"]),
+        "damaged": good["admin"][:-3] + ("AAA" if good["admin"][-3:] != "AAA" else "BBB"),
+        "of another store": _token_of_another_store(),
         "not a token": "nonsense",
     }
 
@@ -70,15 +70,15 @@ def callers(trusting: Daemon) -> dict[str, str]:
 SCOPE_SETS = (("list",), ("read",), ("send",), ("spawn",), ("admin",), ("list", "read"))
 
 
-def _forged(text: str) -> str:
-    """The token with scope `list`, its claim changed to `send`, which is as long, under the old signature."""
+def _forge_scope(text: str) -> str:
+    """The token with its scope `list` changed to `send`, which has the same length; the signature is the old one."""
     raw = tokens.base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     assert raw.count(b"\x64list") == 1
     changed = raw.replace(b"\x64list", b"\x64send")
     return tokens.base64.urlsafe_b64encode(changed).rstrip(b"=").decode()
 
 
-def _of_another_store() -> str:
+def _token_of_another_store() -> str:
     key = SigningKey(os.urandom(32))
     now_ms = time.time_ns() // 1_000_000
     text, _ = tokens.mint(key, scopes=("admin",), now_ms=now_ms, session_key=OWN)

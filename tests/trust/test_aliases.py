@@ -1,6 +1,6 @@
-"""No other name of a session leads to what its key does not: what is hidden answers, byte for byte, like nothing.
+"""A hidden session cannot be found by any of its names: the answers are, byte for byte, those for a missing session.
 
-The same calls go to two stores: in one the sessions are there and hidden from the caller, in the other they never were.
+The same calls go to two stores: in one the sessions exist and are hidden from the caller, in the other there are none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ runtime = { type = "echo" }
 OWN = "agent:other:own"
 HIDDEN = ("agent:main:main", "agent:other:main", "agent:main:hidden", "agent:main:gone", "agent:other:telegram:group:7")
 
-# Every parameter that names a session, with what else the method needs. `ALIAS` is the name that is tried.
+# Every parameter that names a session, with the other parameters that the method needs. `ALIAS` stands for the name.
 CALLS: dict[str, list[dict[str, Any]]] = {
     "sessions_list": [{"spawnedBy": "ALIAS"}, {"label": "ALIAS"}],
     "sessions.list": [{"spawnedBy": "ALIAS", "includeArchived": True}],
@@ -82,14 +82,14 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_every_method_that_names_a_session_is_tried() -> None:
+def test_every_method_with_a_session_name_is_called_here() -> None:
     naming = {method.name for method in METHODS if NAMING & {one.name for one in msgspec.structs.fields(method.params)}}
     assert naming <= set(CALLS)
 
 
 @dataclass
 class Store:
-    """One of the two stores, and what its hidden sessions may be called."""
+    """One of the two stores, and the names, run ids and cursors of its hidden sessions."""
 
     parts: InProcessDaemon
     router: Router
@@ -117,7 +117,7 @@ async def store() -> AsyncIterator[Store]:
 
 
 async def hide(made: Store) -> None:
-    """Fill the store with sessions that the caller does not see: live, reset, deleted, and older ones of a key."""
+    """Create sessions that the caller does not see: live, reset, deleted, and an older transcript of the same key."""
     async with made.parts.connect() as owner:
         for place, key in enumerate(HIDDEN):
             sent = await owner.call("chat.send", sessionKey=key, message="hello hidden")
@@ -132,13 +132,13 @@ async def hide(made: Store) -> None:
         made.names += [child["key"], child["sessionId"]]
         await owner.call("sessions.reset", key="agent:main:hidden")
         await owner.call("sessions.delete", key="agent:main:gone")
-        superseded = await an_older_one(made, "agent:main:hidden")
+        superseded = await write_older_transcript(made, "agent:main:hidden")
     made.names.append(superseded)
     made.names += ["main", "global", "hidden", "telegram:group:7", "cron:job", "unknown", "hook:1"]
 
 
-async def an_older_one(made: Store, key: str) -> str:
-    """An older transcript of the key, as somebody else's program may leave it beside the newer one; its id."""
+async def write_older_transcript(made: Store, key: str) -> str:
+    """Write an older transcript of the key beside the newer one, as another program might; returns its session id."""
     session_id = "0f0e0d0c-0b0a-4908-8706-050403020100"
     header = {
         "type": "session",
@@ -160,51 +160,51 @@ async def an_older_one(made: Store, key: str) -> str:
 
 
 def spellings(names: list[str]) -> Iterator[str]:
-    """Each name as it is, in capitals, and with white space around it."""
+    """Each name as it is, in other cases, and with white space around it."""
     for name in dict.fromkeys(names):
         yield from dict.fromkeys((name, name.upper(), f" \t{name}  ", f"{name.capitalize()}\u3000"))
 
 
-def filled(value: Any, alias: str) -> Any:
+def with_alias(value: Any, alias: str) -> Any:
     match value:
         case "ALIAS":
             return alias
         case list():
-            return [filled(item, alias) for item in value]
+            return [with_alias(item, alias) for item in value]
         case _:
             return value
 
 
 async def answers(made: Store, caller: Caller, names: list[str], run_ids: list[str], cursors: list[str]) -> list[bytes]:
-    """What this store answers to all of it, as bytes."""
+    """The answers of this store to every call with every name, run id and cursor, as bytes."""
     table = {name for method in METHODS for name in (method.name, *method.aliases)}
-    said: list[bytes] = []
+    found: list[bytes] = []
     async with made.parts.connect(caller) as connection:
         for alias in spellings(names):
             for method, shapes in CALLS.items():
                 if method not in table:
                     continue
                 for shape in shapes:
-                    params = {name: filled(value, alias) for name, value in shape.items()}
-                    said.append(await told(connection, method, alias, params))
+                    params = {name: with_alias(value, alias) for name, value in shape.items()}
+                    found.append(await call_for_bytes(connection, method, alias, params))
             for verb, path in (("GET", "history"), ("POST", "kill")):
-                answer = await over_http(made, caller, verb, f"/sessions/{quote(alias, safe='')}/{path}")
-                said.append(f"{path} {alias!r} {answer.status} ".encode() + answer.body)
+                answer = await call_http(made, caller, verb, f"/sessions/{quote(alias, safe='')}/{path}")
+                found.append(f"{path} {alias!r} {answer.status} ".encode() + answer.body)
         for run_id in run_ids:
             for method, shape in RUNS.items():
-                params = {name: filled(value, run_id) for name, value in shape.items()}
-                said.append(await told(connection, method, run_id, params))
-        paging = [{"sessionKey": OWN, "cursor": cursor} for cursor in cursors]
-        said += [await told(connection, "sessions_history", params["cursor"], params) for params in paging]
-    return said
+                params = {name: with_alias(value, run_id) for name, value in shape.items()}
+                found.append(await call_for_bytes(connection, method, run_id, params))
+        pages = [{"sessionKey": OWN, "cursor": cursor} for cursor in cursors]
+        found += [await call_for_bytes(connection, "sessions_history", params["cursor"], params) for params in pages]
+    return found
 
 
-async def told(connection: Connection, method: str, alias: str, params: dict[str, Any]) -> bytes:
+async def call_for_bytes(connection: Connection, method: str, alias: str, params: dict[str, Any]) -> bytes:
     answer = await connection.answer(await connection.send(method, **params))
     return f"{method} {alias!r} ".encode() + msgspec.json.encode({**answer, "id": 0})
 
 
-async def over_http(made: Store, caller: Caller, verb: str, path: str) -> HttpResponse:
+async def call_http(made: Store, caller: Caller, verb: str, path: str) -> HttpResponse:
     route, params = made.router.find(verb, path)
     request = HttpRequest(method=verb, path=path, params=params, query={}, headers={}, body=b"", caller=caller)
     try:
@@ -218,12 +218,12 @@ async def over_http(made: Store, caller: Caller, verb: str, path: str) -> HttpRe
 async def compare(scopes: tuple[str, ...], *, sandboxed: bool) -> None:
     async with store() as full, store() as empty:
         await hide(full)
-        asked = full.names, full.run_ids, full.cursors
-        hidden = await answers(full, await full.token(*scopes, sandboxed=sandboxed), *asked)
-        missing = await answers(empty, await empty.token(*scopes, sandboxed=sandboxed), *asked)
+        tried = full.names, full.run_ids, full.cursors
+        hidden = await answers(full, await full.token(*scopes, sandboxed=sandboxed), *tried)
+        missing = await answers(empty, await empty.token(*scopes, sandboxed=sandboxed), *tried)
         assert hidden == missing
         assert len(hidden) > 500
-        # And nothing was done to them: one message each and its answer, no settings but the label.
+        # The calls changed nothing in the hidden sessions: one message each and its reply, no setting but the label.
         async with full.parts.connect() as owner:
             rows = (await owner.call("sessions_list", limit=200))["sessions"]
             assert all("displayName" not in row and row.get("label") != "taken" for row in rows)
@@ -237,13 +237,13 @@ async def compare(scopes: tuple[str, ...], *, sandboxed: bool) -> None:
 @pytest.mark.parametrize(
     ("scopes", "sandboxed"), spread(list(product([("list", "read", "send", "spawn"), ("admin",)], [False, True])), 2)
 )
-def test_what_is_hidden_and_what_is_missing_answer_with_the_same_bytes(
+def test_a_hidden_and_a_missing_session_give_the_same_answers_byte_for_byte(
     scopes: tuple[str, ...], *, sandboxed: bool
 ) -> None:
     trio.run(lambda: compare(scopes, sandboxed=sandboxed))
 
 
-async def test_every_spelling_of_the_own_session_leads_to_it() -> None:
+async def test_every_spelling_of_the_callers_own_session_finds_it() -> None:
     async with store() as made:
         async with made.parts.connect() as owner:
             await owner.say(OWN, "before the reset")

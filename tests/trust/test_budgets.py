@@ -1,6 +1,6 @@
-"""What tokens ask for never holds up the owner, and never fills the daemon: each attack alone, in small.
+"""Callers with tokens can neither delay the owner nor fill the daemon's memory: each attack alone, on a small scale.
 
-Whole, together and for as long as one likes they are in `benchmarks/test_budgets.py`.
+In full size, all together and for any length of time they are in `benchmarks/test_budgets.py`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from support.sampling import amount
 pytestmark = pytest.mark.system
 
 SMALL = Size(history_bytes=1_500_000, connections=10, deltas=20, junk=1, unread_s=0.2, histories=3, lists=3)
-# Of the processor, and at the pace of a quiet machine (`loop_stopwatch`). The bar is 10; what was there before took 45
-# to 165.
+# Processor time of a step of the event loop, scaled to a quiet machine (`loop_stopwatch`). The goal is 10; without the
+# budgets it was 45 to 165.
 STEP_MS = 25
-# What a step takes is measured again before it counts against the daemon: a defect is there each time.
+# A slow step is measured again before the test fails: a defect shows each time.
 ATTEMPTS = 3
-# Of wall time, with all that other programs do beside it: what was there before took 7 s to 27 s.
+# Wall time, beside whatever else runs on the machine: without the budgets it was 7 s to 27 s.
 PING_S = 5.0
 
 
@@ -50,7 +50,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
 
 
 @pytest.mark.parametrize("name", list(ATTACKS))
-def test_the_owner_is_answered_and_the_daemon_stays_small(daemon: TimedDaemon, name: str) -> None:
+def test_under_attack_the_owner_is_answered_and_memory_stays_bounded(daemon: TimedDaemon, name: str) -> None:
     slowest: list[float] = []
     while len(slowest) < ATTEMPTS and (not slowest or slowest[-1] >= STEP_MS):
         attack = Attack(daemon, mint_token(daemon), SMALL)
@@ -65,8 +65,8 @@ def test_the_owner_is_answered_and_the_daemon_stays_small(daemon: TimedDaemon, n
     assert slowest[-1] < STEP_MS, slowest
 
 
-def test_long_messages_in_a_row_fit_into_little_memory(tmp_path: Path) -> None:
-    """Under a limit of addresses of 400 MB; 24 of them ended the daemon."""
+def test_long_messages_in_a_row_need_little_memory(tmp_path: Path) -> None:
+    """The address space is limited to 400 MB; 24 such messages once ended the daemon."""
     count = amount(5, 3)
     daemon = Daemon(tmp_path)
     daemon.start('[store]\ndurability = "os"\n', prefix=("bash", "-c", 'ulimit -v 400000; exec "$@"', "limited"))

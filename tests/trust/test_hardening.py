@@ -1,4 +1,4 @@
-"""The process itself: modes under any umask, folders that are not its own, what its children inherit, what it logs."""
+"""The daemon's process: file modes under any umask, folders of other users, what children inherit, what it logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.sampling import spread
 
 pytestmark = pytest.mark.system
 
-# Tells everything that it was started with, and the token it was given, to a file of its own.
+# Writes a report of all that the program inherited, and its token, into the file that its first argument names.
 CHILD = """
 import json, os, stat, sys
 def owner_of(fd):
@@ -67,8 +67,8 @@ def report(daemon: Daemon) -> dict[str, Any]:
     return found
 
 
-def everything(daemon: Daemon, canary: str) -> list[str]:
-    """Do all that leaves something on disk or in a log, each with the canary in it; the tokens that came of it."""
+def use_everything(daemon: Daemon, canary: str) -> list[str]:
+    """Do all that leaves something on disk or in a log, each with the canary in it; returns the tokens used."""
     main = "agent:main:main"
     daemon.reply(main, f"a message {canary}")
     spawned = daemon.call(
@@ -101,7 +101,7 @@ def everything(daemon: Daemon, canary: str) -> list[str]:
     return [minted["token"], bad]
 
 
-# The two ends, none of the bits and all of them, are always among them.
+# `spread` always keeps the first and the last, which clear no bits and all of them.
 UMASKS = ("000", "022", "077", "177", "777")
 
 
@@ -112,7 +112,7 @@ def test_every_file_is_0600_and_every_folder_0700_whatever_the_umask(daemon: Dae
     del daemon.environ["SESSIOND_SOCKET"]
     daemon.run.parent.mkdir(mode=0o700)
     daemon.start(prefix=("sh", "-c", f'umask {umask}; exec "$@"', "sh"))
-    everything(daemon, "canary")
+    use_everything(daemon, "canary")
     wrong = {}
     for path in [daemon.store, *daemon.store.rglob("*")]:
         found = path.lstat()
@@ -124,8 +124,8 @@ def test_every_file_is_0600_and_every_folder_0700_whatever_the_umask(daemon: Dae
     assert stat.S_ISSOCK(daemon.socket.stat().st_mode) and stat.S_ISSOCK(daemon.agent_socket.stat().st_mode)
 
 
-def started(daemon: Daemon, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A start that has to fail; what it came to."""
+def start_refused(daemon: Daemon, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Start the daemon, which must exit at once; returns its exit status and output."""
     env = {name: value for name, value in daemon.environ.items() if name != "SESSIOND_SOCKET"} | environ
     return subprocess.run(daemon.command(), env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
@@ -135,32 +135,30 @@ def test_a_symlinked_runtime_folder_is_refused(daemon: Daemon) -> None:
     elsewhere.mkdir(mode=0o700)
     runtime.mkdir(mode=0o700)
     (runtime / "sessiond").symlink_to(elsewhere)
-    got = started(daemon, XDG_RUNTIME_DIR=str(runtime))
+    got = start_refused(daemon, XDG_RUNTIME_DIR=str(runtime))
     assert (got.returncode, "symbolic link" in got.stderr) == (78, True)
     assert list(elsewhere.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder that is somebody else's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a folder of another user")
 @pytest.mark.parametrize("chosen", [False, True])
-def test_somebody_elses_runtime_folder_is_refused(daemon: Daemon, *, chosen: bool) -> None:
+def test_a_runtime_folder_of_another_user_is_refused(daemon: Daemon, *, chosen: bool) -> None:
     runtime = daemon.folder / "runtime"
     folder = runtime / "sessiond"
     folder.mkdir(parents=True)
     os.chown(folder, 65534, 65534)
     where = {"SESSIOND_SOCKET": str(folder / "s.sock")} if chosen else {"XDG_RUNTIME_DIR": str(runtime)}
-    got = started(daemon, **where)
+    got = start_refused(daemon, **where)
     assert (got.returncode, "another user" in got.stderr) == (78, True)
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_others_may_enter_is_mended_where_it_is_ours_and_refused_where_it_was_chosen(
-    daemon: Daemon,
-) -> None:
+def test_a_folder_open_to_others_is_closed_if_it_is_the_default_and_refused_if_configured(daemon: Daemon) -> None:
     runtime = daemon.folder / "runtime"
     folder = runtime / "sessiond"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    got = started(daemon, SESSIOND_SOCKET=str(folder / "sessiond.sock"))
+    got = start_refused(daemon, SESSIOND_SOCKET=str(folder / "sessiond.sock"))
     assert (got.returncode, "chmod 700" in got.stderr) == (78, True)
     daemon.environ = {**daemon.environ, "XDG_RUNTIME_DIR": str(runtime)}
     del daemon.environ["SESSIOND_SOCKET"]
@@ -169,16 +167,16 @@ def test_a_folder_that_others_may_enter_is_mended_where_it_is_ours_and_refused_w
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_file_in_the_sockets_place_is_left_alone(daemon: Daemon) -> None:
+def test_a_regular_file_at_the_sockets_path_is_not_replaced(daemon: Daemon) -> None:
     daemon.run.mkdir(mode=0o700)
     daemon.socket.write_text("somebody's")
-    got = started(daemon, SESSIOND_SOCKET=str(daemon.socket))
+    got = start_refused(daemon, SESSIOND_SOCKET=str(daemon.socket))
     assert (got.returncode, daemon.socket.read_text()) == (78, "somebody's")
 
 
 @pytest.fixture
 def secretive(daemon: Daemon) -> Daemon:
-    """A daemon that was itself started with secrets in its environment and descriptors open."""
+    """A daemon with secrets in its own environment; not started yet."""
     daemon.environ |= {
         "AWS_SECRET_ACCESS_KEY": "canary-secret",
         "OPENAI_API_KEY": "canary-secret",
@@ -197,45 +195,45 @@ def secretive(daemon: Daemon) -> Daemon:
 def test_an_agents_program_gets_three_descriptors_and_a_clean_environment(secretive: Daemon) -> None:
     daemon = secretive
     config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = {command(daemon)} }}\n'
-    # A descriptor that the daemon itself was handed by whoever started it.
+    # The daemon itself inherits descriptor 9, which its children must not get.
     daemon.start(config, prefix=("sh", "-c", 'exec 9<"$0"; exec "$@"', "/etc/passwd"))
     with daemon.connect(), daemon.connect(daemon.agent_socket):
         assert daemon.reply("main", "words for the program")["status"] == "ok"
-    told = report(daemon)
-    assert sorted(told["fds"]) == ["0", "1", "2"]
-    assert all(where.startswith("pipe:") for where in told["fds"].values())
-    assert "canary-secret" not in json.dumps(told["environ"])
-    # Through these an agent would find the owner's socket, and the owner's desktop.
-    assert "the-desktop" not in json.dumps(told["environ"])
-    assert {name for name in told["environ"] if name.startswith("SESSIOND")} == {
+    inherited = report(daemon)
+    assert sorted(inherited["fds"]) == ["0", "1", "2"]
+    assert all(where.startswith("pipe:") for where in inherited["fds"].values())
+    assert "canary-secret" not in json.dumps(inherited["environ"])
+    # Through these variables an agent would find the owner's socket and the owner's desktop.
+    assert "the-desktop" not in json.dumps(inherited["environ"])
+    assert {name for name in inherited["environ"] if name.startswith("SESSIOND")} == {
         "SESSIOND_SOCKET",
         "SESSIOND_TOKEN_FILE",
         "SESSIOND_SESSION_KEY",
         "SESSIOND_RUN_ID",
     }
-    # So that a run is never the owner by accident.
-    assert told["environ"]["SESSIOND_SOCKET"] == str(daemon.agent_socket)
-    assert (told["group"], told["session"], told["terminal"]) == (True, True, False)
-    assert (told["token_mode"], told["folder_mode"]) == (0o600, 0o700)
+    # With the agents' socket a run can never become the owner by accident.
+    assert inherited["environ"]["SESSIOND_SOCKET"] == str(daemon.agent_socket)
+    assert (inherited["group"], inherited["session"], inherited["terminal"]) == (True, True, False)
+    assert (inherited["token_mode"], inherited["folder_mode"]) == (0o600, 0o700)
 
 
-def test_the_token_of_a_run_is_in_its_file_only_and_dies_with_the_run(daemon: Daemon) -> None:
+def test_the_token_of_a_run_is_in_its_file_only_and_is_invalid_after_the_run(daemon: Daemon) -> None:
     config = f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = {command(daemon)} }}\n'
     daemon.start(config)
     assert daemon.reply("main", "hello")["status"] == "ok"
-    told = report(daemon)
-    token = told["token"].strip()
+    inherited = report(daemon)
+    token = inherited["token"].strip()
     assert len(token) > 100
-    assert token not in json.dumps([told["environ"], told["cmdline"], told["parent"]])
-    assert not Path(told["token_file"]).exists()
+    assert token not in json.dumps([inherited["environ"], inherited["cmdline"], inherited["parent"]])
+    assert not Path(inherited["token_file"]).exists()
     with daemon.connect(daemon.agent_socket) as wire:
         answer = wire.ask("initialize", protocol=1, client={"name": "late", "version": "1"}, token=token)
         assert answer["error"]["code"] == -32001
-    assert list(holding(daemon.store, token)) == []
+    assert list(files_with(daemon.store, token)) == []
     assert token not in daemon.log.read_text()
 
 
-def test_a_channels_command_gets_as_little(secretive: Daemon) -> None:
+def test_the_command_of_a_channel_gets_three_descriptors_and_a_clean_environment(secretive: Daemon) -> None:
     daemon = secretive
     config = f"""
 [channels.desktop]
@@ -250,16 +248,16 @@ runtime = {{ type = "echo" }}
     daemon.call("sessions_send", sessionKey="main", message="announce this", timeoutSeconds=5)
     daemon.wait_for((daemon.folder / "report.json").exists, "nothing was delivered")
     daemon.wait_for(lambda: (daemon.folder / "report.json").read_text().endswith("}"), "the report is not whole")
-    told = report(daemon)
-    assert sorted(told["fds"]) == ["0", "1", "2"]
-    assert "canary-secret" not in json.dumps(told["environ"])
-    # It is the owner's own program, and may need the desktop; but it is nobody's run: no socket and no token.
-    assert {name for name in told["environ"] if name.startswith("SESSIOND")} == set()
-    assert (told["group"], told["terminal"]) == (True, False)
+    inherited = report(daemon)
+    assert sorted(inherited["fds"]) == ["0", "1", "2"]
+    assert "canary-secret" not in json.dumps(inherited["environ"])
+    # It is the owner's own program and may need the desktop; but it belongs to no run: no socket and no token.
+    assert {name for name in inherited["environ"] if name.startswith("SESSIOND")} == set()
+    assert (inherited["group"], inherited["terminal"]) == (True, False)
 
 
-def holding(folder: Path, text: str) -> Iterator[Path]:
-    """The files below a folder that hold the text."""
+def files_with(folder: Path, text: str) -> Iterator[Path]:
+    """The files below a folder that contain the text."""
     for path in folder.rglob("*"):
         if path.is_file() and text.encode() in path.read_bytes():
             yield path
@@ -273,18 +271,18 @@ sys.exit(3)
 """
 
 
-def test_the_log_holds_no_word_that_anybody_said_and_no_token(daemon: Daemon) -> None:
+def test_the_log_contains_no_text_of_messages_and_no_token(daemon: Daemon) -> None:
     canary = f"canary{uuid4().hex}"
     script = daemon.folder / "failing.py"
     script.write_text(FAILING)
     failing = json.dumps([sys.executable, str(script)])
-    telling = json.dumps([sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", "{to} {text}"])
+    complaining = json.dumps([sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", "{to} {text}"])
     config = f"""
 [delivery]
 retrySeconds = [0.01]
 giveUpMinutes = 0.001
 [channels.failing]
-command = {telling}
+command = {complaining}
 [[agents.list]]
 id = "main"
 default = true
@@ -295,7 +293,7 @@ runtime = {{ type = "exec", command = {failing} }}
 """
     daemon.config.write_text(config)
     daemon.start(config, prefix=("sh", "-c", 'exec "$@" --log-level debug', "sh"))
-    tokens = everything(daemon, canary)
+    tokens = use_everything(daemon, canary)
     failed = daemon.reply("agent:failing:main", f"make it fail {canary}")
     assert (failed["status"], canary in failed["error"]) == ("error", True)
     daemon.reply("agent:main:channel", "hello")
@@ -313,8 +311,8 @@ runtime = {{ type = "exec", command = {failing} }}
     assert "run failed" in log
     assert [line for line in log.splitlines() if canary in line] == []
     assert [token for token in tokens if token in log or token[:40] in log] == []
-    # Tokens are nowhere in the store; what was said is there, in the transcripts and nowhere else but the index.
-    assert [path for token in tokens for path in holding(daemon.store, token[20:60])] == []
+    # No token is anywhere in the store.
+    assert [path for token in tokens for path in files_with(daemon.store, token[20:60])] == []
 
 
 def test_no_token_is_in_the_daemons_own_arguments_or_environment(daemon: Daemon) -> None:
@@ -323,7 +321,7 @@ def test_no_token_is_in_the_daemons_own_arguments_or_environment(daemon: Daemon)
     assert daemon.process is not None
     proc = Path(f"/proc/{daemon.process.pid}")
     assert minted["token"].encode() not in (proc / "cmdline").read_bytes()
-    if os.geteuid() == 0:  # a daemon's environment is for nobody else to read
+    if os.geteuid() == 0:  # only root may read the daemon's environment
         assert minted["token"].encode() not in (proc / "environ").read_bytes()
     else:
         with pytest.raises(PermissionError):

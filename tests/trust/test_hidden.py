@@ -1,4 +1,4 @@
-"""What a caller may not see is not there for it: the same answer, by the same steps, and no label is taken by it."""
+"""A hidden session cannot be told from a missing one: same answer, same functions called, and its label is free."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HIDDEN = [f"agent:main:hidden{depth}" for depth in range(4)]
 ABSENT = "agent:main:nothing"
 ADMIN = ("admin",)
 ROOT = Path(sessiond.__file__).parent
-# What goes on in the daemon whoever asks for what.
-BESIDE = ("rpc", "transports", "daemon", "events")
+# Packages whose work does not depend on the session that a call names.
+INDEPENDENT_PACKAGES = ("rpc", "transports", "daemon", "events")
 
-# Every method that takes the name of a session, and how it is given: by key and by id.
+# Every method that takes the name of a session; "?" stands for the name, a key or an id.
 BY_NAME: dict[str, dict[str, Any]] = {
     "sessions_history": {"sessionKey": "?"},
     "chat.history": {"sessionKey": "?"},
@@ -50,8 +50,8 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "sessions.messages.unsubscribe": {"key": "?"},
     "tokens.mint": {"sessionKey": "?", "scopes": ["list"]},
 }
-# Name no session of others, or give lists, which hold what is in sight.
-WITHOUT = {
+# These name no session, or return lists, which contain only what the caller may see.
+WITHOUT_NAME = {
     *("initialize", "ping", "rpc.discover", "daemon.status", "daemon.doctor", "agents_list", "tokens.list"),
     *("sessions_list", "sessions.list", "sessions_spawn", "sessions.prune", "sessions.import"),
     *("sessions.subscribe", "sessions.unsubscribe", "agents.attach", "channels.attach", "run.event", "tokens.revoke"),
@@ -60,12 +60,12 @@ BY_RUN = {"agent.wait"}
 
 
 def test_every_method_is_in_a_table_here() -> None:
-    assert {method.name for method in METHODS} == BY_NAME.keys() | WITHOUT | BY_RUN
+    assert {method.name for method in METHODS} == BY_NAME.keys() | WITHOUT_NAME | BY_RUN
 
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Connection, Connection]]:
-    """The parts, the owner, and an admin who sees nothing but OWN."""
+    """The daemon, the owner's connection, and that of an admin who sees nothing but OWN."""
     async with in_process_daemon(folder, CONFIG) as parts, parts.connect() as owner:
         await owner.say(OWN, "hello")
         above: dict[str, str] = {}
@@ -79,28 +79,28 @@ async def world(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Connection
 
 
 def serves_a_connection() -> bool:
-    """Whether this task is one of a connection's. The others save the index and read what the watcher saw, any time."""
+    """Whether this task belongs to a connection. Others save the index and read watched files at any time."""
     try:
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
     except RuntimeError:
         return False
     while task is not None:
-        if task.name.endswith("Inside.connect.<locals>.serve"):
+        if task.name.endswith(f"{InProcessDaemon.connect.__qualname__}.<locals>.serve"):
             return True
         task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
     return False
 
 
 @contextmanager
-def steps() -> Iterator[list[str]]:
-    """Every function of ours that is called for a connection meanwhile, but for what goes on beside."""
+def record_calls() -> Iterator[list[str]]:
+    """Every function of sessiond that is called for a connection, without those of the independent packages."""
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
         file = Path(frame.f_code.co_filename)
         if event != "call" or ROOT not in file.parents or not serves_a_connection():
             return
-        if file.relative_to(ROOT).parts[0] not in BESIDE:
+        if file.relative_to(ROOT).parts[0] not in INDEPENDENT_PACKAGES:
             found.append(f"{file.relative_to(ROOT)}:{frame.f_code.co_qualname}")
 
     sys.setprofile(note)
@@ -110,62 +110,66 @@ def steps() -> Iterator[list[str]]:
         sys.setprofile(None)
 
 
-def named(params: dict[str, Any], name: str) -> dict[str, Any]:
+def with_name(params: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: name if value == "?" else [name] if value == ["?"] else value for key, value in params.items()}
 
 
 @pytest.mark.parametrize("method", BY_NAME)
-async def test_hidden_and_missing_take_the_same_steps_to_the_same_answer(tmp_path: Path, method: str) -> None:
+async def test_hidden_and_missing_sessions_get_the_same_answer_from_the_same_functions(
+    tmp_path: Path, method: str
+) -> None:
     async with world(tmp_path) as (parts, owner, connection):
         ids = [(await owner.call("sessions.resolve", key=key))["sessionId"] for key in (HIDDEN[0], HIDDEN[-1])]
         for names in ([ABSENT, *HIDDEN], ["0" * 8 + ids[0][8:], *ids]):
             taken: list[tuple[list[str], str]] = []
-            for name in (names[0], *names):  # once more at first: what is cached is cached for all
-                with steps() as found:
-                    answer = await connection.answer(await connection.send(method, **named(BY_NAME[method], name)))
+            for name in (names[0], *names):  # the first call fills caches and is not compared
+                with record_calls() as found:
+                    answer = await connection.answer(await connection.send(method, **with_name(BY_NAME[method], name)))
                 shown = str(answer.get("error", answer.get("result"))).replace(name, "?")
                 taken.append((found, shown))
+            assert taken[1][0], "no calls were recorded"
             assert taken[2:] == [taken[1]] * (len(names) - 1)
-            assert not [step for step in taken[1][0] if step.startswith("store/store") and "cursor" not in step]
+            assert not [call for call in taken[1][0] if call.startswith("store/store") and "cursor" not in call]
             assert parts.services.supervisor.live_runs() == 0
 
 
-async def test_the_run_of_a_hidden_session_is_as_missing_as_any(tmp_path: Path) -> None:
+async def test_a_run_of_a_hidden_session_looks_like_a_missing_run(tmp_path: Path) -> None:
     async with world(tmp_path) as (_, owner, connection):
         runs = [(await owner.call("chat.send", sessionKey=key, message="x"))["runId"] for key in HIDDEN]
         for run_id in runs:
             await owner.call("agent.wait", runId=run_id)
         taken = []
-        # Of no session, then what is in memory, and what is not but names a session that is there. All are as long:
-        # what was asked for is said again, a character at a time. The first is there for what is cached for all.
+        # A run of no session, runs in memory, and missing runs of existing sessions. All ids have the same length,
+        # because the error repeats the id character by character. The first call fills caches and is not compared.
         none = "0" * 8 + runs[0][8:]
-        for run_id in [none, none, *runs, _another(runs[0]), _another(runs[-1])]:
-            with steps() as found:
+        for run_id in [none, none, *runs, _missing_run_id(runs[0]), _missing_run_id(runs[-1])]:
+            with record_calls() as found:
                 answer = await connection.answer(await connection.send("agent.wait", runId=run_id))
             taken.append((found, str(answer["error"]).replace(run_id, "?")))
+        assert taken[1][0], "no calls were recorded"
         assert taken[1:] == [taken[1]] * (len(taken) - 1)
 
 
-def _another(run_id: str) -> str:
-    """The id of a run that is not there, as well formed."""
+def _missing_run_id(run_id: str) -> str:
+    """A well-formed run id of the same session that no run has."""
     return run_id[:-1] + ("0" if run_id[-1] != "0" else "1")
 
 
 @pytest.mark.parametrize("depth", range(LEAST_STEPS + 3))
-def test_a_walk_that_finds_nothing_tells_nothing_of_its_length(depth: int) -> None:
-    asked: list[str] = []
+def test_a_walk_up_the_tree_that_finds_nothing_takes_a_least_number_of_steps(depth: int) -> None:
+    visited: list[str] = []
 
     def spawner_of(key: str) -> str | None:
-        asked.append(key)
+        visited.append(key)
         number = int(key)
         return str(number - 1) if number else None
 
     assert not in_tree("own", str(depth), spawner_of, LEAST_STEPS)
-    assert len(asked) == max(depth + 1, LEAST_STEPS)
+    assert len(visited) == max(depth + 1, LEAST_STEPS)
 
 
 @pytest.mark.parametrize("way", ["spawn", "patch", "create"])
-async def test_the_label_of_a_hidden_session_is_free(tmp_path: Path, way: str) -> None:
+async def test_the_label_of_a_hidden_session_can_be_used(tmp_path: Path, way: str) -> None:
     async with world(tmp_path) as (_, owner, connection):
         await owner.call("sessions.patch", key=HIDDEN[0], label="secret project")
 
@@ -179,11 +183,11 @@ async def test_the_label_of_a_hidden_session_is_free(tmp_path: Path, way: str) -
             return await connection.answer(request)
 
         assert "result" in await take("secret project")
-        # What is in sight still counts, and so does it for the owner, who sees all.
+        # A label of a visible session is still in use; the owner sees all sessions.
         await connection.call("sessions.create", label="mine")
         assert (await take("mine"))["error"]["data"]["code"] == "label_in_use"
         assert (await owner.failure("sessions.create", label="secret project"))["data"]["code"] == "label_in_use"
-        # Nobody's words go astray because of it: who sees both names one.
+        # A message by an ambiguous label goes nowhere: the owner, who sees both sessions, must name one.
         failed = await owner.failure("sessions_send", label="secret project", message="x")
         assert failed["code"] == -32004 and HIDDEN[0] in failed["message"]
         resolved = await connection.call("sessions.resolve", label="secret project")
@@ -191,7 +195,7 @@ async def test_the_label_of_a_hidden_session_is_free(tmp_path: Path, way: str) -
 
 
 @pytest.mark.parametrize("label", ["hidden label", "no such label"])
-async def test_a_label_finds_nothing_hidden(tmp_path: Path, label: str) -> None:
+async def test_a_hidden_session_is_not_found_by_its_label(tmp_path: Path, label: str) -> None:
     async with world(tmp_path) as (_, owner, connection):
         await owner.call("sessions.patch", key=HIDDEN[2], label="hidden label")
         for params in ({"label": label}, {"label": label, "agentId": "main"}):

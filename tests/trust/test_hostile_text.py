@@ -1,6 +1,6 @@
-"""Whatever a client writes into any parameter of any method: no path outside of the store, and no fault inside.
+"""Whatever a client writes into any parameter of any method: no file outside of the store, and no internal error.
 
-The parameters are read off the methods' own types, so a new one is tried without being named here.
+The parameters are derived from the methods' own types, so a new parameter is tested without being named here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from sessiond.rpc.method import Method
 from sessiond.transports.exchange import HttpRequest, HttpResponse, error_response
 from sessiond.transports.routes import Router
 
-# Of the calls below each stripe has every fifth of each string, and every fifth string in each place. One is tried;
-# of the whole all are.
+# Each stripe has every fifth call of each string, shifted so that every place gets every fifth string. By default one
+# stripe is tested; with SESSIOND_TESTS=whole all are.
 ALL_STRIPES = 5
 STRIPES = range(amount(ALL_STRIPES, 1))
 
@@ -107,7 +107,7 @@ HOSTILE: tuple[str, ...] = (
     "\\",
     "*",
 )
-# JSON text as it goes out: what Python's own types cannot say as well.
+# JSON text as it is sent: values that Python's own types cannot all express.
 HOSTILE_JSON = (
     "-1",
     "0",
@@ -130,7 +130,7 @@ HOSTILE_JSON = (
     '[["x"]]',
     '{"a":{"b":[1e308]}}',
 )
-# Right values for parameters that a method cannot do without.
+# Valid values for required parameters.
 GOOD: dict[str, Any] = {
     "protocol": 1,
     "client": {"name": "hostile", "version": "1"},
@@ -147,12 +147,12 @@ GOOD: dict[str, Any] = {
     "type": "delta",
     "channel": "hostile",
 }
-# How long a call may wait. What is tried there is answered or called off.
+# Parameters that let a call wait. Such a call is cancelled after it was sent.
 WAITS = frozenset({"timeout_ms", "wait", "timeout_seconds"})
 
 
 def shapes(kind: kinds.Type, hostile: Any) -> Iterator[Any]:
-    """`hostile` in every place that a value of this type has for something."""
+    """Values of this type with `hostile` in every place that one can have."""
     match kind:
         case kinds.UnionType(types=types):
             for one in types:
@@ -186,7 +186,7 @@ def required(fields: Iterable[kinds.Field]) -> dict[str, Any]:
 
 
 def calls(hostile: Any, only: Method | None = None) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """Every call with `hostile` in one place; and whether that place is a wait."""
+    """Every call with `hostile` in one place; and whether that place lets the call wait."""
     for method in METHODS if only is None else [only]:
         info = kinds.type_info(method.params)
         assert isinstance(info, kinds.StructType)
@@ -196,19 +196,23 @@ def calls(hostile: Any, only: Method | None = None) -> Iterator[tuple[str, dict[
 
 
 class WalledDaemon:
-    """The parts on a store with a wall around it: `outside` is all that lies beside it."""
+    """A daemon whose store lies deep in an otherwise empty folder: `files_outside` shows what was written beside it."""
 
-    def __init__(self, parts: InProcessDaemon, wall: Path) -> None:
-        self.parts, self._wall = parts, wall
+    def __init__(self, parts: InProcessDaemon, enclosure: Path) -> None:
+        self.parts, self.enclosure = parts, enclosure
         self.router = Router()
         add_session_routes(self.router, parts.services)
 
-    def outside(self) -> set[str]:
-        store = self._wall / "a/b/c/store"
-        return {str(path.relative_to(self._wall)) for path in self._wall.rglob("*") if not path.is_relative_to(store)}
+    def files_outside(self) -> set[str]:
+        store = self.enclosure / "a/b/c/store"
+        return {
+            str(path.relative_to(self.enclosure))
+            for path in self.enclosure.rglob("*")
+            if not path.is_relative_to(store)
+        }
 
-    def inside(self) -> set[str]:
-        store = self._wall / "a/b/c/store"
+    def files_inside(self) -> set[str]:
+        store = self.enclosure / "a/b/c/store"
         return {str(path.relative_to(store)) for path in store.rglob("*") if not path.is_dir()}
 
     async def http(self, caller: Caller, verb: str, path: str, **query: str) -> HttpResponse:
@@ -217,30 +221,30 @@ class WalledDaemon:
         request = HttpRequest(
             method=verb, path=path, params=params, query=query, headers=headers, body=b"", caller=caller
         )
-        # What is no SessiondError here is a fault of ours.
+        # Any other exception is a defect and fails the test.
         try:
             answer = await route.handler(request)
         except SessiondError as error:
             return error_response(error)
         finally:
-            # As the connection does once the answer is sent. What is kept is everybody's: the next one waits for it.
+            # As a connection does once the answer is sent. Memory that stays reserved would make the next call wait.
             for share in request.unsent:
                 share.release()
         return answer if isinstance(answer, HttpResponse) else HttpResponse(200)
 
 
 @asynccontextmanager
-async def open_walled_daemon(wall: Path) -> Any:
-    folder = wall / "a/b/c"
+async def open_walled_daemon(enclosure: Path) -> Any:
+    folder = enclosure / "a/b/c"
     folder.mkdir(parents=True, exist_ok=True)
-    (wall / "escaped").write_text("untouched")
+    (enclosure / "escaped").write_text("untouched")
     async with in_process_daemon(folder, CONFIG) as parts, parts.connect() as owner:
         await owner.say(OWN, "hello")
-        yield WalledDaemon(parts, wall)
+        yield WalledDaemon(parts, enclosure)
 
 
-async def tried(connection: Connection, method: str, params: dict[str, Any], *, waits: bool) -> dict[str, Any]:
-    """The answer to one call, sent as Python's own JSON, which says everything that JSON can say."""
+async def call_method(connection: Connection, method: str, params: dict[str, Any], *, waits: bool) -> dict[str, Any]:
+    """The answer to one call, encoded by Python's own json, which accepts any string."""
     number = connection._next = connection._next + 1
     text = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
     await connection._stream.send_all(text.encode() + b"\n")
@@ -251,7 +255,7 @@ async def tried(connection: Connection, method: str, params: dict[str, Any], *, 
     return answer
 
 
-# With what is being written anew just now: the index is saved at any time.
+# The files of a store, with the temporary ones: the index may be saved at any time.
 LAYOUT = re.compile(
     r"store\.json|store\.lock|\.gitignore|tokens\.jsonl|keys/signing\.key"
     r"|agents/[a-z0-9][a-z0-9_-]{0,63}/(sessions/(archive/)?([a-z0-9][a-z0-9._-]{0,127}\.jsonl|sessions\.json|\.tmp-[0-9a-f]+)"
@@ -261,50 +265,51 @@ LAYOUT = re.compile(
 )
 
 
-async def check(made: WalledDaemon, faults: list[Any], before: set[str], answers: list[tuple[str, Any, Any]]) -> None:
+async def check(
+    made: WalledDaemon, log_entries: list[Any], before: set[str], answers: list[tuple[str, Any, Any]]
+) -> None:
     assert [one for one in answers if one[2] == -32603] == []
-    # Runs that were started have ended: a fault in one of them shows in the log only.
+    # Wait for the runs that were started: an internal error in one of them shows in the log only.
     with trio.fail_after(PATIENCE_S):
         while made.parts.services.supervisor.registry.live:
             await next(iter(made.parts.services.supervisor.registry.live.values())).done.wait()
-    assert [entry for entry in faults if entry["log_level"] in ("error", "critical", "exception")] == []
-    assert made.outside() == before
-    assert (made._wall / "escaped").read_text() == "untouched"
-    assert [path for path in made.inside() if not LAYOUT.fullmatch(path)] == []
+    assert [entry for entry in log_entries if entry["log_level"] in ("error", "critical", "exception")] == []
+    assert made.files_outside() == before
+    assert (made.enclosure / "escaped").read_text() == "untouched"
+    assert [path for path in made.files_inside() if not LAYOUT.fullmatch(path)] == []
 
 
 @pytest.mark.parametrize("stripe", STRIPES)
 @pytest.mark.parametrize("scopes", [None, ("list", "read", "send", "spawn")])
-async def test_hostile_strings_in_every_place_are_refused_or_are_text(
+async def test_hostile_strings_in_every_parameter_are_refused_or_taken_as_text(
     tmp_path: Path, scopes: tuple[str, ...] | None, stripe: int
 ) -> None:
     answers = []
     with structlog.testing.capture_logs() as logs:
         async with open_walled_daemon(tmp_path) as made:
-            before = made.outside()
+            before = made.files_outside()
             async with made.parts.connect() as owner:
                 token = await owner.call("tokens.mint", sessionKey=OWN, scopes=scopes or ["admin"])
             caller = made.parts.services.tokens.caller(token["token"])
             for number, hostile in enumerate(HOSTILE):
-                # A connection for each: `initialize` with a hostile token leaves nobody.
-                async with connected(made, caller if scopes else None) as connection:
+                async with connect_as(made, caller if scopes else None) as connection:
                     begin = (number + stripe) % ALL_STRIPES
                     for method, params, waits in islice(calls(hostile), begin, None, ALL_STRIPES):
                         if method == "initialize":
                             continue
-                        answer = await tried(connection, method, params, waits=waits)
+                        answer = await call_method(connection, method, params, waits=waits)
                         answers.append((method, params, answer.get("error", {}).get("code")))
-                statuses = [answer.status for answer in await over_http(made, caller, hostile)]
+                statuses = [answer.status for answer in await call_http(made, caller, hostile)]
                 answers += [("HTTP", hostile, -32603 if status >= 500 else status) for status in statuses]
             await check(made, logs, before, answers)
     assert len(answers) > 5000 / ALL_STRIPES
 
 
-def connected(made: WalledDaemon, caller: Caller | None) -> Any:
+def connect_as(made: WalledDaemon, caller: Caller | None) -> Any:
     return made.parts.connect() if caller is None else made.parts.connect(caller)
 
 
-async def over_http(made: WalledDaemon, caller: Caller, hostile: str) -> list[HttpResponse]:
+async def call_http(made: WalledDaemon, caller: Caller, hostile: str) -> list[HttpResponse]:
     if not hostile:
         return []
     key = quote(hostile, safe="")
@@ -319,17 +324,17 @@ async def over_http(made: WalledDaemon, caller: Caller, hostile: str) -> list[Ht
 
 
 @pytest.mark.parametrize("hostile", HOSTILE_JSON)
-async def test_hostile_values_in_every_place_are_no_fault(tmp_path: Path, hostile: str) -> None:
+async def test_hostile_json_values_in_every_place_cause_no_internal_error(tmp_path: Path, hostile: str) -> None:
     answers = []
     mark = "HOSTILE-VALUE"
     with structlog.testing.capture_logs() as logs:
         async with open_walled_daemon(tmp_path) as made, made.parts.connect() as connection:
-            before = made.outside()
+            before = made.files_outside()
             for method, params, waits in calls(mark):
                 text = json.dumps(params).replace(f'"{mark}"', hostile)
                 if method == "initialize" and '"token"' in text:
                     continue
-                answer = await asked(connection, method, text, waits=waits)
+                answer = await call_method_with_text(connection, method, text, waits=waits)
                 answers.append((method, text, answer.get("error", {}).get("code")))
             for limit in (hostile, "9" * 400, "9" * 5000, "-1", "1.5", "\u0663"):
                 answer = await made.http(OWNER_OF_ALL, "GET", f"/sessions/{OWN}/history", limit=limit)
@@ -340,14 +345,15 @@ async def test_hostile_values_in_every_place_are_no_fault(tmp_path: Path, hostil
 OWNER_OF_ALL = Caller(kind="owner", scopes=frozenset({"admin"}))
 
 
-async def asked(connection: Connection, method: str, params: str, *, waits: bool) -> dict[str, Any]:
+async def call_method_with_text(connection: Connection, method: str, params: str, *, waits: bool) -> dict[str, Any]:
+    """The answer to one call whose params are given as JSON text."""
     number = connection._next = connection._next + 1
     text = f'{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}'
     await connection._stream.send_all(text.encode() + b"\n")
     if waits:
         await connection.send("$/cancelRequest", id=number)
     answer = await connection.receive()
-    # What is no JSON at all has no id that could be trusted.
+    # The answer to text that is not JSON has the id null.
     while "method" in answer or answer["id"] not in (number, None):
         answer = await connection.receive()
     return answer
@@ -356,7 +362,7 @@ async def asked(connection: Connection, method: str, params: str, *, waits: bool
 @pytest.mark.parametrize(
     "request_id", ["1e999", "1" + "0" * 400, "18446744073709551616", '"\\ud800"', "1.5", "-1", '""']
 )
-async def test_a_hostile_request_id_is_answered_and_ends_nothing(tmp_path: Path, request_id: str) -> None:
+async def test_a_hostile_request_id_is_answered_and_the_connection_goes_on(tmp_path: Path, request_id: str) -> None:
     with structlog.testing.capture_logs() as logs:
         async with open_walled_daemon(tmp_path) as made, made.parts.connect() as connection:
             for method in ("ping", "sessions_list", "sessions_history", "no.such"):
@@ -375,27 +381,30 @@ ANY_TEXT = st.text(st.characters(codec=None), max_size=40) | st.text(
 
 @settings(max_examples=amount(25, 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts=st.lists(ANY_TEXT, min_size=1, max_size=3))
-def test_any_text_in_every_place_is_refused_or_is_text(
+def test_any_text_in_every_parameter_is_refused_or_taken_as_text(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]
 ) -> None:
     async def run() -> None:
         answers = []
         with structlog.testing.capture_logs() as logs:
-            async with open_walled_daemon(tmp_path_factory.mktemp("wall")) as made, made.parts.connect() as connection:
-                before = made.outside()
+            async with (
+                open_walled_daemon(tmp_path_factory.mktemp("enclosure")) as made,
+                made.parts.connect() as connection,
+            ):
+                before = made.files_outside()
                 for hostile in texts:
                     for method, params, waits in calls(hostile):
                         if method == "initialize":
                             continue
-                        answer = await tried(connection, method, params, waits=waits)
+                        answer = await call_method(connection, method, params, waits=waits)
                         answers.append((method, params, answer.get("error", {}).get("code")))
                 await check(made, logs, before, answers)
 
     trio.run(run)
 
 
-def test_the_types_of_every_parameter_are_understood() -> None:
-    """So that the calls above are what they say: each method is tried in each of its parameters."""
+def test_every_parameter_of_every_method_gets_hostile_values() -> None:
+    """Otherwise the tests above would silently skip a parameter whose type `shapes` does not know."""
     for method in METHODS:
         fields = {one.encode_name for one in msgspec.structs.fields(method.params)}
         assert {name for _, params, _ in calls("x", method) for name in params} >= fields, method.name

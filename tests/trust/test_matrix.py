@@ -1,4 +1,4 @@
-"""Every method, on every transport of every listener, as every kind of caller: what the table here says, and no more.
+"""Every method, on every transport of every listener, as every kind of caller, gives exactly what the table says.
 
 A method without a row fails. Source: protocol.md, "Calls", "JSON-RPC details", "Order of refusals".
 """
@@ -20,25 +20,25 @@ pytestmark = pytest.mark.system
 
 OWN = "agent:main:matrix"
 ABSENT = "agent:main:absent"
-BAD = ("expired", "revoked", "forged", "bent", "of another store", "not a token")
+BAD = ("expired", "revoked", "forged", "damaged", "of another store", "not a token")
 UNAUTHENTICATED, NOT_FOUND, FORBIDDEN, UNSUPPORTED = -32001, -32002, -32003, -32006
 RESULT = 0
 
 
 @dataclass(frozen=True)
 class Row:
-    """`scopes` are all needed (`admin` implies every one). `then` is what a caller gets who has them: RESULT or a code.
+    """`scopes` are all needed (`admin` implies every one). `then` is what a caller who has them gets: RESULT or a code.
 
-    Params are the least that does no harm. `lasting` methods are refused on `POST /rpc`, after the scope.
+    The params change as little as possible. `lasting` methods are refused on `POST /rpc`, after the scope.
     """
 
     scopes: tuple[str, ...]
     params: dict[str, Any] = field(default_factory=dict)
     then: int = RESULT
     lasting: bool = False
-    # The handler itself asks for the scope, because a token for the agent serves as well.
-    late: bool = False
-    # What a token with the scope gets where it is narrowed to a session, as all of them here are.
+    # The handler itself checks the scope, because a token for the agent is enough as well.
+    checked_by_handler: bool = False
+    # What a token with the scope gets if it is narrowed to a session, as all tokens here are.
     narrowed: int | None = None
 
 
@@ -86,8 +86,10 @@ ROWS: dict[str, Row] = {
     "sessions.unsubscribe": Row(("list",), lasting=True),
     "sessions.messages.subscribe": Row(("read",), {"key": OWN}, lasting=True),
     "sessions.messages.unsubscribe": Row(("read",), {"key": OWN}, lasting=True),
-    # Nobody here holds a token for the agent `guest`; tests/trust/test_narrowed.py has who does.
-    "agents.attach": Row(("admin",), {"agentId": "guest"}, NOT_FOUND, lasting=True, late=True, narrowed=FORBIDDEN),
+    # Nobody here has a token for the agent `guest`; tests/trust/test_narrowed.py tests such tokens.
+    "agents.attach": Row(
+        ("admin",), {"agentId": "guest"}, NOT_FOUND, lasting=True, checked_by_handler=True, narrowed=FORBIDDEN
+    ),
     "channels.attach": Row(("admin",), {"channel": "matrix"}, lasting=True, narrowed=FORBIDDEN),
     "run.event": Row((), {"runId": "none", "type": "delta", "text": "x"}, NOT_FOUND, lasting=True),
     "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
@@ -98,34 +100,38 @@ ROWS: dict[str, Row] = {
 NAMES = [name for method in METHODS for name in (method.name, *method.aliases)]
 
 
-def test_every_method_has_its_row_and_its_scope_is_the_one_in_the_row() -> None:
+def test_every_method_has_a_row_that_names_its_scope() -> None:
     assert [name for name in NAMES if name not in ROWS] == [], "a new method needs a row in the table above"
-    # The gate in dispatch knows one scope; what a handler asks for beside it shows in the matrix.
+    # Dispatch checks one scope; what a handler demands beside it is tested by the matrix below.
     gates = {name: method.scope for method in METHODS for name in (method.name, *method.aliases)}
-    assert gates == {name: None if ROWS[name].late else next(iter(ROWS[name].scopes), None) for name in NAMES}
+    assert gates == {
+        name: None if ROWS[name].checked_by_handler else next(iter(ROWS[name].scopes), None) for name in NAMES
+    }
     assert {method.name for method in METHODS if method.before_auth} == {"initialize"}
     assert {method.name for method in METHODS if method.streams} == {
         name for name in NAMES if ROWS[name].lasting and name in {method.name for method in METHODS}
     }
 
 
-def held_by(listener: str, caller: str) -> frozenset[str] | None:
-    """The scopes of a caller; None for one who is nobody."""
+def scopes_of(listener: str, caller: str) -> frozenset[str] | None:
+    """The scopes of a caller; None for one who is not authenticated."""
     if caller in BAD or (caller == "no token" and listener != "sessiond"):
         return None
     return frozenset(["admin"] if caller == "no token" else caller.split())
 
 
-def expected(row: Row, scopes: frozenset[str] | None, road: str, *, owner: bool) -> int:
-    """RESULT or the code, by the order of refusals: who, scope, transport, and then the method's own answer."""
+def expected(row: Row, scopes: frozenset[str] | None, transport: str, *, owner: bool) -> int:
+    """RESULT or the code, by the order of refusals: caller, scope, transport, and then the method's own answer."""
     if scopes is None:
         return UNAUTHENTICATED
     refusals = [FORBIDDEN] if "admin" not in scopes and not set(row.scopes) <= scopes else []
-    refusals += [UNSUPPORTED] if row.lasting and road.startswith("http") else []
-    return (refusals[-1] if row.late else refusals[0]) if refusals else _then(row, owner=owner)
+    refusals += [UNSUPPORTED] if row.lasting and transport.startswith("http") else []
+    if refusals:
+        return refusals[-1] if row.checked_by_handler else refusals[0]
+    return _methods_own_answer(row, owner=owner)
 
 
-def _then(row: Row, *, owner: bool) -> int:
+def _methods_own_answer(row: Row, *, owner: bool) -> int:
     return row.then if owner or row.narrowed is None else row.narrowed
 
 
@@ -133,22 +139,22 @@ STATUS = {RESULT: 200, UNAUTHENTICATED: 401, NOT_FOUND: 404, FORBIDDEN: 403, UNS
 CALLERS = ("no token", "list", "read", "send", "spawn", "admin", "list read", *BAD)
 
 
-@pytest.mark.parametrize(("listener", "road"), LISTENERS_AND_TRANSPORTS)
+@pytest.mark.parametrize(("listener", "transport"), LISTENERS_AND_TRANSPORTS)
 def test_every_caller_gets_exactly_what_the_table_says(
-    trusting: Daemon, callers: dict[str, str], listener: str, road: str
+    listening_daemon: Daemon, callers: dict[str, str], listener: str, transport: str
 ) -> None:
     got: dict[tuple[str, str], int] = {}
     wanted: dict[tuple[str, str], int] = {}
     for caller in CALLERS:
-        scopes = held_by(listener, caller)
-        connection = LASTING_CONNECTIONS[road](trusting, listener, callers.get(caller))
+        scopes = scopes_of(listener, caller)
+        connection = LASTING_CONNECTIONS[transport](listening_daemon, listener, callers.get(caller))
         try:
             answers = connection.ask([(name, ROWS[name].params) for name in NAMES])
         finally:
             connection.close()
         for name, answer in zip(NAMES, answers, strict=True):
             got[caller, name] = answer["error"]["code"] if "error" in answer else RESULT
-            wanted[caller, name] = expected(ROWS[name], scopes, road, owner=caller == "no token")
+            wanted[caller, name] = expected(ROWS[name], scopes, transport, owner=caller == "no token")
             status = STATUS.get(got[caller, name], 500)
             assert answer.get("status", status) == status, (caller, name)
             assert scopes is not None or "result" not in answer
@@ -164,8 +170,8 @@ def _differences(got: dict[tuple[str, str], int], wanted: dict[tuple[str, str], 
 
 
 @dataclass(frozen=True)
-class Path:
-    """An HTTP route. `scopes` None: free of tokens. `status` is what a caller who may come in gets."""
+class RouteCase:
+    """An HTTP route. `scopes` None: needs no token. `status` is what a caller with these scopes gets."""
 
     method: str
     path: str
@@ -173,54 +179,58 @@ class Path:
     status: int = 200
 
 
-PATHS = (
-    Path("GET", "/", None),
-    Path("GET", "/healthz", None),
-    Path("HEAD", "/healthz", None),
-    Path("GET", "/metrics", ("admin",)),
-    Path("GET", f"/sessions/{OWN}/history?limit=1", ("read",)),
-    Path("HEAD", f"/sessions/{OWN}/history?limit=1", ("read",)),
-    Path("GET", f"/sessions/{OWN}/history?limit=1&follow=1", ("read",)),
-    Path("GET", f"/sessions/{ABSENT}/history", ("read",), 404),
-    Path("POST", f"/sessions/{OWN}/kill", ("admin",)),
-    Path("POST", f"/sessions/{ABSENT}/kill", ("admin",), 404),
-    Path("GET", f"/sessions/{OWN}/kill", (), 405),
-    Path("GET", "/nothing", (), 404),
+ROUTE_CASES = (
+    RouteCase("GET", "/", None),
+    RouteCase("GET", "/healthz", None),
+    RouteCase("HEAD", "/healthz", None),
+    RouteCase("GET", "/metrics", ("admin",)),
+    RouteCase("GET", f"/sessions/{OWN}/history?limit=1", ("read",)),
+    RouteCase("HEAD", f"/sessions/{OWN}/history?limit=1", ("read",)),
+    RouteCase("GET", f"/sessions/{OWN}/history?limit=1&follow=1", ("read",)),
+    RouteCase("GET", f"/sessions/{ABSENT}/history", ("read",), 404),
+    RouteCase("POST", f"/sessions/{OWN}/kill", ("admin",)),
+    RouteCase("POST", f"/sessions/{ABSENT}/kill", ("admin",), 404),
+    RouteCase("GET", f"/sessions/{OWN}/kill", (), 405),
+    RouteCase("GET", "/nothing", (), 404),
 )
 
 
 @pytest.mark.parametrize("listener", ["sessiond", "agent", "tcp"])
-def test_every_http_route_lets_in_exactly_who_may(trusting: Daemon, callers: dict[str, str], listener: str) -> None:
+def test_every_http_route_admits_exactly_the_callers_with_its_scopes(
+    listening_daemon: Daemon, callers: dict[str, str], listener: str
+) -> None:
     wrong = []
     for caller in CALLERS:
-        scopes = held_by(listener, caller)
-        connection = HttpJson(trusting, listener, callers.get(caller))
-        for path in PATHS:
-            with connection.client.stream(path.method, path.path) as got:
-                # A path that is not there is no secret: it is the same for everyone, token or not.
-                wanted = _status(path, scopes)
+        scopes = scopes_of(listener, caller)
+        connection = HttpJson(listening_daemon, listener, callers.get(caller))
+        for route in ROUTE_CASES:
+            with connection.client.stream(route.method, route.path) as got:
+                # A path without a route is no secret: everyone gets the same answer, with a token or without.
+                wanted = _expected_status(route, scopes)
                 if got.status_code != wanted:
-                    wrong.append(f"{caller}: {path.method} {path.path} is {got.status_code} instead of {wanted}")
+                    wrong.append(f"{caller}: {route.method} {route.path} is {got.status_code} instead of {wanted}")
                 if wanted == 401:
                     assert got.headers["www-authenticate"] == "Bearer"
         connection.close()
     assert wrong == []
 
 
-def _status(path: Path, scopes: frozenset[str] | None) -> int:
-    if path.scopes is None or path.status == 405 or path.path == "/nothing":
-        return path.status
+def _expected_status(route: RouteCase, scopes: frozenset[str] | None) -> int:
+    if route.scopes is None or route.status == 405 or route.path == "/nothing":
+        return route.status
     if scopes is None:
         return 401
-    return path.status if "admin" in scopes or set(path.scopes) <= scopes else 403
+    return route.status if "admin" in scopes or set(route.scopes) <= scopes else 403
 
 
-def test_no_route_is_served_that_the_table_does_not_have(trusting: Daemon) -> None:
-    client = HttpJson(trusting, "sessiond", None).client
+def test_similar_paths_have_no_route(listening_daemon: Daemon) -> None:
+    client = HttpJson(listening_daemon, "sessiond", None).client
     with client:
-        assert _served(client, ["/rpc/", "/ws/", "/sessions", f"/sessions/{OWN}", "/healthz/", "/%2Fhealthz"]) == []
+        assert (
+            _find_served(client, ["/rpc/", "/ws/", "/sessions", f"/sessions/{OWN}", "/healthz/", "/%2Fhealthz"]) == []
+        )
 
 
-def _served(client: httpx.Client, paths: Iterable[str]) -> list[tuple[str, int]]:
+def _find_served(client: httpx.Client, paths: Iterable[str]) -> list[tuple[str, int]]:
     answers = [(path, client.get(path).status_code) for path in paths]
     return [(path, status) for path, status in answers if status != 404]

@@ -1,4 +1,4 @@
-"""Secrets are masked on every road out to a caller with a token, whole or cut; the owner and the file keep them."""
+"""Secrets are masked in everything a caller with a token can read, also when cut; the owner and the file keep them."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ durability = "os"
 agentToAgent = {{ maxPingPongTurns = 0 }}
 [tools.sessions]
 redact = {redact}
-redactPatterns = ['house-[0-9]{{8,}}']
+redactPatterns = ['order-[0-9]{{8,}}']
 [[agents.list]]
 id = "main"
 default = true
 runtime = {{ type = "echo" }}
 [[agents.list]]
-id = "told"
+id = "attached"
 runtime = {{ type = "attached" }}
 [[agents.list]]
 id = "failing"
 runtime = {{ type = "exec", command = ["sh", "-c", "cat >&2; exit 3"] }}
 """
 KEY = "agent:main:secretive"
-# Made up; what stands between their first six and last four characters must never be seen.
+# Invented secrets. The characters between the first six and the last four must never be shown.
 TOKEN = "sk-" + "QkZrT3VwWm1YbkNqVnJHeVBs" * 2
-HOUSE = "house-" + "31415926535897932384"
+ORDER = "order-" + "31415926535897932384"
 PASSWORD = "correct-horse-battery-staple-xyzzy"
-SECRETS = (TOKEN, HOUSE, PASSWORD)
+SECRETS = (TOKEN, ORDER, PASSWORD)
 KINDS = {"session.message", "session.delta", "sessions.changed"}
-TEXT = f"use {TOKEN} or {HOUSE}, with password={PASSWORD} please"
+TEXT = f"use {TOKEN} or {ORDER}, with password={PASSWORD} please"
 
 
 def pieces_of(secret: str) -> set[str]:
-    """Every stretch of eight characters that a mask must not show."""
+    """Every eight characters in a row that a mask must not show."""
     middle = secret[6:-4]
     return {middle[at : at + 8] for at in range(len(middle) - 7)}
 
 
-def shows(text: str) -> list[str]:
-    """Which secrets the text shows a part of."""
+def secrets_in(text: str) -> list[str]:
+    """The secrets of which the text shows a part."""
     return [secret for secret in SECRETS if any(piece in text for piece in pieces_of(secret))]
 
 
 class SecretsDaemon:
-    """The parts with a session full of secrets."""
+    """A daemon with a session full of secrets."""
 
     def __init__(self, parts: InProcessDaemon, owner: Connection) -> None:
         self.parts, self.owner = parts, owner
@@ -109,28 +109,28 @@ async def open_daemon_with_secrets(folder: Path, *, redact: bool = True) -> Asyn
         yield SecretsDaemon(parts, owner)
 
 
-async def follow(made: SecretsDaemon, caller: Caller, until: Callable[[str], bool]) -> str:
-    """What an event stream says until that, as text."""
+async def follow(made: SecretsDaemon, caller: Caller, is_last: Callable[[str], bool]) -> str:
+    """The text of an event stream up to the first piece for which `is_last` is true."""
     answer = await made.http(caller, follow="1", includeTools="1")
     assert isinstance(answer, EventStreamAnswer)
-    said: list[str] = []
+    sent: list[str] = []
 
     async def send(data: bytes) -> None:
-        said.append(data.decode())
+        sent.append(data.decode())
         await trio.lowlevel.checkpoint()
 
     stream = EventStream(send, caller)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer.run, stream)
         with trio.fail_after(PATIENCE_S):
-            while not any(map(until, said)):  # noqa: ASYNC110 - what is written is not announced
+            while not any(map(is_last, sent)):  # noqa: ASYNC110 - nothing signals that a piece was sent
                 await trio.sleep(0.001)
         nursery.cancel_scope.cancel()
-    return "".join(said)
+    return "".join(sent)
 
 
-async def everything_read(made: SecretsDaemon, caller: Caller) -> dict[str, str]:
-    """What each road out says to this caller, as text."""
+async def read_everything(made: SecretsDaemon, caller: Caller) -> dict[str, str]:
+    """What each method, event and HTTP route shows this caller, as text."""
     said: dict[str, Any] = {}
     async with made.parts.connect(caller) as connection:
         for name, more in (("sessions_history", {"includeTools": True}), ("chat.history", {})):
@@ -155,60 +155,60 @@ async def everything_read(made: SecretsDaemon, caller: Caller) -> dict[str, str]
     return texts | {"SSE": await follow(made, caller, lambda text: "event: history" in text)}
 
 
-async def test_no_road_shows_a_token_what_is_masked_in_history(tmp_path: Path) -> None:
+async def test_no_method_event_or_route_shows_a_token_a_secret(tmp_path: Path) -> None:
     async with open_daemon_with_secrets(tmp_path) as made:
-        shown = {name: shows(text) for name, text in (await everything_read(made, await made.token())).items()}
+        shown = {name: secrets_in(text) for name, text in (await read_everything(made, await made.token())).items()}
         assert {name: secrets for name, secrets in shown.items() if secrets} == {}
 
 
-async def test_the_owner_and_the_file_have_it_as_it_was_said(tmp_path: Path) -> None:
+async def test_the_owner_and_the_file_have_the_unmasked_text(tmp_path: Path) -> None:
     async with open_daemon_with_secrets(tmp_path) as made:
         [path] = (tmp_path / "store/agents/main/sessions").glob("*.jsonl")
         before = path.read_bytes()
         caller = await made.token()
         async with made.parts.connect(caller) as connection:
             page = await connection.call("chat.history", sessionKey=KEY)
-            assert (page["contentRedacted"], shows(json.dumps(page))) == (True, [])
+            assert (page["contentRedacted"], secrets_in(json.dumps(page))) == (True, [])
             await connection.call("sessions_search", query=" or ")
         assert path.read_bytes() == before
         page = await made.owner.call("chat.history", sessionKey=KEY)
         assert (page["contentRedacted"], page["messages"][0]["content"]) == (False, TEXT)
-        shown = {name: shows(text) for name, text in (await everything_read(made, OWNER)).items()}
-        # A page that is too small for the message says so instead.
+        shown = {name: secrets_in(text) for name, text in (await read_everything(made, OWNER)).items()}
+        # A page that is too small for the message contains a note instead.
         assert {name for name, secrets in shown.items() if len(secrets) < len(SECRETS)} == {"a small page"}
 
 
-async def test_the_configuration_turns_it_off(tmp_path: Path) -> None:
+async def test_the_configuration_turns_masking_off(tmp_path: Path) -> None:
     async with open_daemon_with_secrets(tmp_path, redact=False) as made:
-        shown = {name: shows(text) for name, text in (await everything_read(made, await made.token())).items()}
+        shown = {name: secrets_in(text) for name, text in (await read_everything(made, await made.token())).items()}
         assert {name for name, secrets in shown.items() if len(secrets) < len(SECRETS)} == {"a small page"}
         async with made.parts.connect(await made.token()) as connection:
             assert (await connection.call("sessions_history", sessionKey=KEY))["contentRedacted"] is False
 
 
-async def test_what_a_failing_program_says_is_masked_too(tmp_path: Path) -> None:
+async def test_the_error_output_of_a_failing_program_is_masked(tmp_path: Path) -> None:
     async with open_daemon_with_secrets(tmp_path) as made:
         async with made.parts.connect(await made.token(agentId="failing")) as connection:
             await made.owner.call("sessions.create", key="agent:failing:main")
             sent = await connection.call("chat.send", sessionKey="agent:failing:main", message=TEXT)
             ended = await connection.call("agent.wait", runId=sent["runId"])
-            told = await connection.call("sessions_send", sessionKey="agent:failing:main", message=TEXT)
-        assert (ended["status"], told["status"]) == ("error", "error")
-        assert shows(json.dumps([ended, told])) == []
-        assert len(shows((await made.owner.call("agent.wait", runId=sent["runId"]))["error"])) == len(SECRETS)
+            answer = await connection.call("sessions_send", sessionKey="agent:failing:main", message=TEXT)
+        assert (ended["status"], answer["status"]) == ("error", "error")
+        assert secrets_in(json.dumps([ended, answer])) == []
+        assert len(secrets_in((await made.owner.call("agent.wait", runId=sent["runId"]))["error"])) == len(SECRETS)
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-async def test_no_cut_leaves_half_a_secret(tmp_path: Path, secret: str) -> None:
-    """Titles, glimpses, previews and snippets are cut: wherever the cut falls, the mask was there before."""
-    named = f"password={secret}" if secret == PASSWORD else secret
+async def test_no_shortened_text_shows_part_of_a_secret(tmp_path: Path, secret: str) -> None:
+    """Titles, previews and snippets are masked before they are shortened, wherever the cut falls."""
+    written = f"password={secret}" if secret == PASSWORD else secret
     keys = [f"agent:main:cut{place}" for place in range(44)]
     async with open_daemon_with_secrets(tmp_path) as made:
         for place, key in enumerate(keys):
-            text = "w " * (place * 3 // 2) + f"found {named} behind " + "v " * 100
+            text = "w " * (place * 3 // 2) + f"found {written} behind " + "v " * 100
             await made.owner.call("sessions.create", key=key)
             await made.owner.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
-    async with seeing_all(tmp_path) as (parts, caller), parts.connect(caller) as connection:
+    async with reopen_with_full_visibility(tmp_path) as (parts, caller), parts.connect(caller) as connection:
         listed = await connection.call("sessions.list", limit=200)
         assert len(listed["sessions"]) > len(keys)
         previews = [
@@ -220,12 +220,12 @@ async def test_no_cut_leaves_half_a_secret(tmp_path: Path, secret: str) -> None:
             for query in ("found", "behind", "w w w", "v v v")
         ]
         assert all(len(one["matches"]) > 38 for one in found)
-        assert [one for one in (listed, *previews, *found) if secret in shows(json.dumps(one))] == []
+        assert [one for one in (listed, *previews, *found) if secret in secrets_in(json.dumps(one))] == []
 
 
 @asynccontextmanager
-async def seeing_all(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Caller]]:
-    """The same store again, for a token that sees all of its agent's sessions."""
+async def reopen_with_full_visibility(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Caller]]:
+    """The same store again, with a token that sees all sessions of its agent."""
     config = CONFIG.format(redact="true").replace("redact = true", 'redact = true\nvisibility = "agent"')
     async with in_process_daemon(folder, config) as parts, parts.connect() as owner:
         minted = await owner.call("tokens.mint", scopes=["list", "read"], agentId="main")
@@ -233,7 +233,7 @@ async def seeing_all(folder: Path) -> AsyncIterator[tuple[InProcessDaemon, Calle
 
 
 async def test_a_search_for_a_secret_finds_nothing_of_it(tmp_path: Path) -> None:
-    """Else a token could ask for it letter by letter."""
+    """Otherwise a token could find a secret letter by letter."""
     async with open_daemon_with_secrets(tmp_path) as made, made.parts.connect(await made.token()) as connection:
         for secret in SECRETS:
             for end in range(8, len(secret), 3):
@@ -245,17 +245,17 @@ async def test_a_search_for_a_secret_finds_nothing_of_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 16, 1000])
-async def test_a_secret_that_comes_in_pieces_is_known_as_soon_as_it_is_one(tmp_path: Path, size: int) -> None:
+async def test_a_secret_streamed_in_pieces_is_masked_once_it_is_recognizable(tmp_path: Path, size: int) -> None:
     async with (
         open_daemon_with_secrets(tmp_path) as made,
-        made.parts.connect(await made.token(agentId="told")) as agent,
+        made.parts.connect(await made.token(agentId="attached")) as agent,
     ):
-        await agent.call("agents.attach", agentId="told")
-        key = "agent:told:main"
+        await agent.call("agents.attach", agentId="attached")
+        key = "agent:attached:main"
         sent = await made.owner.call("chat.send", sessionKey=key, message="tell")
         run_id = (await agent.event("run.start"))["runId"]
         assert run_id == sent["runId"]
-        watching = await made.token(agentId="told")
+        watching = await made.token(agentId="attached")
         async with made.parts.connect(watching) as token, made.parts.connect() as owner:
             for connection in (token, owner):
                 await connection.call("sessions.messages.subscribe", key=key)
@@ -266,13 +266,13 @@ async def test_a_secret_that_comes_in_pieces_is_known_as_soon_as_it_is_one(tmp_p
             )
             heard = [await deltas(connection) for connection in (token, owner)]
         assert heard[1][0] == TEXT
-        # The shortest token that is known as one has so many characters; nothing beyond them was shown.
+        # A token is recognized from its 24th character on; nothing beyond that was shown.
         assert [secret for secret in SECRETS if secret[:24] in heard[0][0] or secret[20:] in heard[0][0]] == []
-        assert (shows(heard[0][1]), len(shows(heard[1][1]))) == ([], len(SECRETS))
+        assert (secrets_in(heard[0][1]), len(secrets_in(heard[1][1]))) == ([], len(SECRETS))
 
 
 async def deltas(connection: Connection) -> tuple[str, str]:
-    """The live text, one piece after the other, and what the tool events said."""
+    """The live text of the deltas, joined, and the tool events as text."""
     await connection.call("ping")
     text = "".join(event["params"]["text"] for event in connection.events if event["method"] == "session.delta")
     tools = json.dumps([event for event in connection.events if event["method"] == "session.tool"])
@@ -281,7 +281,7 @@ async def deltas(connection: Connection) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", ["sessions_spawn", "sessions\\u005fspawn", "Sessions-Spawn", "mcp__x__sessions_spawn"])
 async def test_the_content_of_an_attachment_reaches_no_transcript(tmp_path: Path, name: str) -> None:
-    """However the name of the call is written: a recorded call is told by what it says, not by its bytes."""
+    """However the name of the call is spelled or escaped."""
     arguments = '{"attachments":[{"name":"a","content":"inside"}]}'
     call = f'{{"type":"toolCall","id":"1","name":"{name}","arguments":{arguments}}}'
     message = f'{{"role":"assistant","content":[{call}]}}'
@@ -307,7 +307,7 @@ def test_a_private_key_stays_masked_however_long_it_is() -> None:
 
 
 @given(st.text(st.sampled_from("ab sk-=:password\n"), max_size=80), st.integers(0, 80))
-def test_text_in_pieces_is_the_text_where_there_is_no_secret(text: str, at: int) -> None:
+def test_text_without_secrets_is_unchanged_by_masking_in_pieces(text: str, at: int) -> None:
     whole = mask_next("", text)
     if whole == text:
         assert mask_next("", text[:at]) + mask_next(text[:at], text[at:]) == text

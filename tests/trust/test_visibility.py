@@ -1,4 +1,4 @@
-"""Who sees what: a ten-line reference, and everything through which a session can be reached agrees with it."""
+"""Who sees which session: a ten-line reference, and every method, event and route agrees with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.visibility_world import (
 
 from sessiond.model.caller import Caller
 
-# What asks for one session by its key, and what a caller may do with it who sees it: read it or send to it.
+# The methods that take the key of one session, by what a caller needs to see it for: to read it or to send to it.
 READING: dict[str, dict[str, Any]] = {
     "sessions_history": {"sessionKey": "KEY"},
     "chat.history": {"sessionKey": "KEY"},
@@ -126,7 +126,7 @@ async def pages(connection: Connection) -> list[str]:
 
 
 async def allowed(world: World, connection: Connection, name: str, params: dict[str, Any]) -> set[str]:
-    """The keys for which the method says something else than that there is no such session."""
+    """The keys for which the method does not answer that there is no such session."""
     codes = {key: await outcome(connection, name, **with_key(params, key)) for key in world.keys}
     assert set(codes.values()) <= {0, NOT_FOUND, FORBIDDEN}, (name, codes)
     return {key for key, code in codes.items() if code != NOT_FOUND}
@@ -157,7 +157,7 @@ async def check_sending(built: BuiltWorld, who: WorldCaller, caller: Caller, con
 
 
 async def check_names(built: BuiltWorld, who: WorldCaller, connection: Connection) -> None:
-    """What the caller says in a session that it may write to bears its name, unless it is the owner's or its own."""
+    """A message names its sender, unless the owner sends it or the session itself."""
     world = built.world
     for place, key in enumerate(world.keys):
         answer = await connection.answer(await connection.send("chat.send", sessionKey=key, message="whose?"))
@@ -182,13 +182,13 @@ async def check_attaching(built: BuiltWorld, who: WorldCaller, connection: Conne
         for place, key in enumerate(world.keys):
             if world.sessions[place][0] == agent and own != f"agent:{agent}:main":
                 assert world.sees(who, place) and world.sees(who, place, "send"), (who, agent, key)
-        # Its runs are not to come here while the test goes on.
+        # Detach again, so that the runs of later calls use the configured runtime.
         for held in list(built.parts.services.connections.values()):
             built.parts.services.attached.detach(held)
 
 
 async def check_events(built: BuiltWorld, everyone: list[tuple[WorldCaller, Caller, Connection]]) -> None:
-    """Somebody says something in every session; each caller hears of those that it sees."""
+    """A message is written into every session; each caller gets the events of those that it sees."""
     world = built.world
     for _, _, connection in everyone:
         connection.events.clear()
@@ -196,7 +196,7 @@ async def check_events(built: BuiltWorld, everyone: list[tuple[WorldCaller, Call
     for key in world.keys:
         await built.owner.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": "heard"}])
     for who, _, connection in everyone:
-        # Events and answers go out in one order: what was published before this call came before its answer.
+        # Events and answers are sent in order: all events published before this call arrive before its answer.
         await connection.call("ping")
         seen = {key for place, key in enumerate(world.keys) if world.sees(who, place)}
         for method in ("session.message", "sessions.changed"):
@@ -230,15 +230,15 @@ async def close_at_the_end(opened: Any) -> None:
         await opened.__aexit__(None, None, None)
 
 
-SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
+SESSIONS = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
 
 
 @settings(max_examples=amount(50, 10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=worlds())
 @example(
-    # A child under another agent, and its child under a third, are its tree; the sandbox clamps `all` to that.
+    # The tree contains children of other agents, and their children; the sandbox limits `all` to the tree.
     world=World(
-        SPREAD,
+        SESSIONS,
         (WorldCaller(place=0, sandboxed=True), WorldCaller(place=1, admin=True)),
         "all",
         "self",
@@ -249,7 +249,7 @@ SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None
 )
 @example(
     world=World(
-        SPREAD,
+        SESSIONS,
         (WorldCaller(agent="other"), WorldCaller(place=4), WorldCaller(admin=True)),
         "agent",
         None,
@@ -258,14 +258,14 @@ SPREAD = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None
         False,
     )
 )
-@example(world=World(SPREAD, (WorldCaller(), WorldCaller(agent="main")), "all", None, True, ("*",), True))
-def test_everything_agrees_with_the_reference(world: World) -> None:
+@example(world=World(SESSIONS, (WorldCaller(), WorldCaller(agent="main")), "all", None, True, ("*",), True))
+def test_every_method_event_and_route_agrees_with_the_reference(world: World) -> None:
     trio.run(check, world)
 
 
-# On the real daemon the same world, by every transport of every listener: what differs there is only the way in.
+# One world for the real daemon, over every transport of every listener: only the connection differs there.
 REAL = World(
-    SPREAD,
+    SESSIONS,
     (WorldCaller(place=1), WorldCaller(place=1, sandboxed=True), WorldCaller(agent="other")),
     "tree",
     None,
@@ -276,7 +276,7 @@ REAL = World(
 
 
 @pytest.mark.system
-def test_every_transport_shows_the_same(daemon: Daemon) -> None:
+def test_every_transport_shows_the_same_sessions(daemon: Daemon) -> None:
     daemon.port = free_port()
     daemon.start(REAL.config() + f'[http]\nlisten = "127.0.0.1:{daemon.port}"\n')
     for place, key in enumerate(REAL.keys):
@@ -285,16 +285,16 @@ def test_every_transport_shows_the_same(daemon: Daemon) -> None:
         daemon.call("sessions.create", key=key, **below)
         daemon.reply(key, f"{WORD} says {place}")
     for who in REAL.callers:
-        named = {"agentId": who.agent} if who.place is None else {"sessionKey": REAL.own_key(who)}
-        minted = daemon.call("tokens.mint", scopes=["list", "read", "send"], sandboxed=who.sandboxed, **named)
+        claims = {"agentId": who.agent} if who.place is None else {"sessionKey": REAL.own_key(who)}
+        minted = daemon.call("tokens.mint", scopes=["list", "read", "send"], sandboxed=who.sandboxed, **claims)
         seen = {key for place, key in enumerate(REAL.keys) if REAL.sees(who, place)}
-        for listener, road in LISTENERS_AND_TRANSPORTS:
-            got = seen_by(LASTING_CONNECTIONS[road](daemon, listener, minted["token"]), who)
-            assert {name: keys for name, keys in got.items() if keys != seen} == {}, (listener, road, who)
+        for listener, transport in LISTENERS_AND_TRANSPORTS:
+            got = seen_by(LASTING_CONNECTIONS[transport](daemon, listener, minted["token"]), who)
+            assert {name: keys for name, keys in got.items() if keys != seen} == {}, (listener, transport, who)
 
 
 def seen_by(connection: LastingConnection, who: WorldCaller) -> dict[str, set[str]]:
-    """What the caller at the other end of a connection sees, by each way of looking."""
+    """The sessions that the caller of a connection sees, by method."""
     histories: list[Call] = [("sessions_history", {"sessionKey": key}) for key in REAL.keys]
     sends: list[Call] = [("chat.abort", {"sessionKey": key}) for key in REAL.keys]
     try:

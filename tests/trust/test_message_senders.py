@@ -1,5 +1,5 @@
-"""Whatever brings a message into another session says whose it is, counts its hops and its rate: every method, by
-every kind of caller. What is not in the tables here fails."""
+"""Every method that sends a message into another session records the sender and counts hops and rate, for every kind
+of caller. A method that is not in the tables here fails."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ FROM, INTO = "agent:main:from", "agent:main:into"
 ALICE = "agent:alice:main"
 Params = Callable[[str, str], dict[str, Any]]
 
-# How each method that starts a run with somebody's words is asked to.
-DOORS: dict[str, Params] = {
+# The params with which each method starts a run with a message.
+SENDERS: dict[str, Params] = {
     "chat.send": lambda key, text: {"sessionKey": key, "message": text},
     "sessions.send": lambda key, text: {"sessionKey": key, "message": text},
     "agent": lambda key, text: {"sessionKey": key, "message": text},
@@ -54,13 +54,13 @@ DOORS: dict[str, Params] = {
 }
 TOOLS = {"sessions.send": "chat.send", "agent": "chat.send", "sessions.create": "chat.send"}
 ADMINS_ONLY = {"sessions.create"}
-# Puts words into a transcript and starts nothing: signed, not counted.
-INJECTING = {"chat.inject", "sessions.append"}
-# Bring no words into a session that is there: a task goes into a new one, and the rest only stops runs.
+# They write messages into a transcript and start no run: the sender is recorded, the rate is not counted.
+INJECTORS = {"chat.inject", "sessions.append"}
+# They send no message into an existing session: a task goes into a new one, and the rest only stops runs.
 OTHERS = {"sessions_spawn", "chat.abort", "sessions.abort"}
 
 ANONYMOUS = "a program without a session"
-# scopes, claims, whose name the message bears (None: the owner's own words).
+# scopes, claims, the sender in the message's provenance (None: no provenance).
 CALLERS: dict[str, tuple[tuple[str, ...], dict[str, Any], str | None]] = {
     "an admin for the owner": (("admin",), {}, None),
     "a session": (("list", "read", "send"), {"sessionKey": FROM}, FROM),
@@ -69,15 +69,15 @@ CALLERS: dict[str, tuple[tuple[str, ...], dict[str, Any], str | None]] = {
     "a session that is not there yet": (("send",), {"sessionKey": "agent:main:later"}, "agent:main:later"),
     "an agent": (("send",), {"agentId": "main"}, "agent:main:main"),
     "an admin of an agent": (("admin",), {"agentId": "main"}, "agent:main:main"),
-    "nobody's": (("send",), {}, ANONYMOUS),
+    "a program without a session": (("send",), {}, ANONYMOUS),
     "the session itself": (("send",), {"sessionKey": INTO}, None),
 }
-PAIRS = [(method, case) for method in DOORS for case in CALLERS if method not in ADMINS_ONLY or "admin" in case]
+PAIRS = [(method, case) for method in SENDERS for case in CALLERS if method not in ADMINS_ONLY or "admin" in case]
 
 
-def test_every_method_that_writes_is_in_a_table_here() -> None:
+def test_every_method_with_scope_send_or_spawn_is_in_a_table_here() -> None:
     names = {name for method in METHODS for name in (method.name, *method.aliases) if method.scope in ("send", "spawn")}
-    assert names == (DOORS.keys() | INJECTING | OTHERS) - ADMINS_ONLY
+    assert names == (SENDERS.keys() | INJECTORS | OTHERS) - ADMINS_ONLY
 
 
 @asynccontextmanager
@@ -102,17 +102,17 @@ async def provenance(owner: Connection, key: str, text: str) -> dict[str, Any] |
     return found
 
 
-async def ended(owner: Connection, answer: dict[str, Any]) -> None:
+async def wait_for_run(owner: Connection, answer: dict[str, Any]) -> None:
     await owner.call("agent.wait", runId=answer["runId"])
 
 
 @pytest.mark.parametrize(("method", "case"), PAIRS)
-async def test_a_message_says_whose_it_is(tmp_path: Path, method: str, case: str) -> None:
+async def test_a_message_records_its_sender(tmp_path: Path, method: str, case: str) -> None:
     name = CALLERS[case][2]
     async with world(tmp_path) as (parts, owner):
         caller = await caller_of(parts, owner, case)
         async with parts.connect(caller) as connection:
-            await ended(owner, await connection.call(method, **DOORS[method](INTO, "psst")))
+            await wait_for_run(owner, await connection.call(method, **SENDERS[method](INTO, "psst")))
         found = await provenance(owner, INTO, "psst")
         if name is None and method != "sessions_send":
             assert found is None
@@ -126,12 +126,12 @@ async def test_a_message_says_whose_it_is(tmp_path: Path, method: str, case: str
         assert found == {"kind": "inter_session", **source, "sourceTool": TOOLS.get(method, method), "hops": 1}
 
 
-@pytest.mark.parametrize("method", DOORS)
-async def test_the_owner_is_nobody_else(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", SENDERS)
+async def test_the_owner_has_no_rate_limit_and_is_no_sending_session(tmp_path: Path, method: str) -> None:
     async with world(tmp_path, rate=1) as (_, owner):
         for _ in range(3):
-            answer = await owner.call(method, **DOORS[method](INTO, "psst"))
-            await ended(owner, answer)
+            answer = await owner.call(method, **SENDERS[method](INTO, "psst"))
+            await wait_for_run(owner, answer)
         page = await owner.call("sessions_history", sessionKey=INTO)
         said = [message.get("provenance") for message in page["messages"] if message["content"] == "psst"]
         assert [one and one.get("sourceSessionKey") for one in said if one] == [None] * (
@@ -140,73 +140,73 @@ async def test_the_owner_is_nobody_else(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "case"), [(method, case) for method, case in PAIRS if CALLERS[case][2] is not None])
-async def test_all_doors_together_count_one_rate(tmp_path: Path, method: str, case: str) -> None:
+async def test_all_methods_together_count_towards_one_rate_limit(tmp_path: Path, method: str, case: str) -> None:
     async with world(tmp_path, rate=4) as (parts, owner):
         caller = await caller_of(parts, owner, case)
         async with parts.connect(caller) as connection:
             for other in ("chat.send", "sessions.steer", "sessions_send", method):
-                await ended(owner, await connection.call(other, **DOORS[other](INTO, "psst")))
-            failed = await connection.failure(method, **DOORS[method](INTO, "one too many"))
+                await wait_for_run(owner, await connection.call(other, **SENDERS[other](INTO, "psst")))
+            failed = await connection.failure(method, **SENDERS[method](INTO, "one too many"))
         assert (failed["code"], failed["data"]["code"]) == (-32007, "rate_limited")
         page = await owner.call("sessions_history", sessionKey=INTO)
         assert "one too many" not in [message["content"] for message in page["messages"]]
 
 
 @pytest.mark.parametrize("method", ["chat.send", "sessions.steer"])
-async def test_the_same_key_again_is_not_counted_again(tmp_path: Path, method: str) -> None:
+async def test_a_repeated_idempotency_key_is_counted_once(tmp_path: Path, method: str) -> None:
     async with world(tmp_path, rate=1) as (parts, owner):
         async with parts.connect(await caller_of(parts, owner, "a session")) as connection:
-            asked = {**DOORS[method](INTO, "psst"), "idempotencyKey": "k"}
-            answers = [(await connection.call(method, **asked))["runId"] for _ in range(3)]
+            params = {**SENDERS[method](INTO, "psst"), "idempotencyKey": "k"}
+            answers = [(await connection.call(method, **params))["runId"] for _ in range(3)]
             assert len(set(answers)) == 1
-            assert (await connection.failure(method, **DOORS[method](INTO, "more")))["code"] == -32007
+            assert (await connection.failure(method, **SENDERS[method](INTO, "more")))["code"] == -32007
 
 
 @pytest.mark.parametrize("target", [INTO, ALICE])
-@pytest.mark.parametrize("method", sorted(DOORS.keys() - ADMINS_ONLY))
-async def test_hops_go_on_from_the_run_that_sends(tmp_path: Path, method: str, target: str) -> None:
-    """Into another session, and into its own: a run that writes to itself goes in a circle as well."""
-    told: list[Any] = []
-    facts: list[dict[str, Any]] = []
+@pytest.mark.parametrize("method", sorted(SENDERS.keys() - ADMINS_ONLY))
+async def test_hops_are_counted_on_from_the_run_that_sends(tmp_path: Path, method: str, target: str) -> None:
+    """Into another session, and into its own: a run that sends to its own session makes a loop as well."""
+    errors: list[Any] = []
+    provenances: list[dict[str, Any]] = []
 
     async def act(_: Program, params: dict[str, Any]) -> Any:
         if params["step"] == "primary" and params["message"] == "go":
             caller = parts.services.tokens.caller(params["token"])
             async with parts.connect(caller) as connection:
-                # A run that steers its own session interrupts itself: the answer is for whoever is left to read it.
+                # A run that steers its own session is cancelled by it; the shield keeps the answer readable.
                 with trio.CancelScope(shield=True):
-                    answer = await connection.answer(await connection.send(method, **DOORS[method](target, "psst")))
-                told.append(answer.get("error", {}).get("data", {}).get("code"))
+                    answer = await connection.answer(await connection.send(method, **SENDERS[method](target, "psst")))
+                errors.append(answer.get("error", {}).get("data", {}).get("code"))
                 if "result" in answer:
                     run = parts.services.supervisor.registry.get(answer["result"]["runId"])
-                    facts.append(run.request.message["provenance"])
+                    provenances.append(run.request.message["provenance"])
         return {"reply": "ANNOUNCE_SKIP"}
 
     async with world(tmp_path, hops=2) as (parts, owner), agent(parts, "alice", act):
         await owner.call("sessions.create", key=ALICE)
         session = parts.services.store.catalog.by_key[ALICE]
         before: dict[str, Any] | None = None
-        for count in (0, 1, 2):  # somebody's first, second and third message of a chain
+        for count in (0, 1, 2):  # hops of the message that starts the run
             if count:
                 before = {"kind": "inter_session", "sourceSessionKey": FROM, "hops": count, "traceId": "t"}
-            run = await _accepted(parts, session, before)
+            run = await _accept_run(parts, session, before)
             await run.done.wait()
-            while len(told) == count:
+            while len(errors) == count:
                 await trio.lowlevel.checkpoint()
-        assert told == [None, None, "too_many_hops"]
-        assert [(one["hops"], one["sourceSessionKey"], one["sourceTool"]) for one in facts] == [
+        assert errors == [None, None, "too_many_hops"]
+        assert [(one["hops"], one["sourceSessionKey"], one["sourceTool"]) for one in provenances] == [
             (1, ALICE, TOOLS.get(method, method)),
             (2, ALICE, TOOLS.get(method, method)),
         ]
-        assert facts[1]["traceId"] == "t" != facts[0]["traceId"]
+        assert provenances[1]["traceId"] == "t" != provenances[0]["traceId"]
 
 
-async def _accepted(parts: InProcessDaemon, session: Any, before: dict[str, Any] | None) -> Any:
+async def _accept_run(parts: InProcessDaemon, session: Any, before: dict[str, Any] | None) -> Any:
     return await parts.services.supervisor.accept(session, RunRequest(text="go", message=user_message("go", 1, before)))
 
 
 @pytest.mark.parametrize("method", ["chat.send", "sessions.steer", "sessions_send"])
-async def test_the_agent_is_told_whose_words_it_gets_also_in_mid_run(tmp_path: Path, method: str) -> None:
+async def test_the_agent_is_told_the_sender_of_a_message_also_in_mid_run(tmp_path: Path, method: str) -> None:
     steered: list[str] = []
 
     async def act(made: Program, params: dict[str, Any]) -> Any:
@@ -224,8 +224,8 @@ async def test_the_agent_is_told_whose_words_it_gets_also_in_mid_run(tmp_path: P
             await owner.call("chat.send", sessionKey=ALICE, message="go on")
             await alice.got.wait()
         async with parts.connect(await caller_of(parts, owner, "a session")) as connection:
-            answer = await connection.call(method, **DOORS[method](ALICE, "psst"))
-        await ended(owner, answer)
+            answer = await connection.call(method, **SENDERS[method](ALICE, "psst"))
+        await wait_for_run(owner, answer)
         if method == "sessions.steer":
             [text] = steered
             assert text.endswith("\n\npsst")
@@ -238,8 +238,8 @@ async def test_the_agent_is_told_whose_words_it_gets_also_in_mid_run(tmp_path: P
 
 
 @pytest.mark.parametrize("case", ["an admin of a session", "an admin of an agent", "an admin for the owner"])
-@pytest.mark.parametrize("method", sorted(INJECTING))
-async def test_injected_words_are_signed_whatever_they_say_of_themselves(
+@pytest.mark.parametrize("method", sorted(INJECTORS))
+async def test_injected_messages_record_their_sender_whatever_provenance_they_claim(
     tmp_path: Path, method: str, case: str
 ) -> None:
     claimed = {"kind": "inter_session", "sourceSessionKey": "agent:main:innocent"}
@@ -255,7 +255,7 @@ async def test_injected_words_are_signed_whatever_they_say_of_themselves(
             assert [(one or {}).get("sourceSessionKey") for one in found] == [name] * 2
 
 
-async def test_deliver_opens_no_second_way_out(tmp_path: Path) -> None:
+async def test_deliver_between_sessions_leaves_delivery_to_the_conversation(tmp_path: Path) -> None:
     async with world(tmp_path) as (parts, owner):
         async with parts.connect(await caller_of(parts, owner, "a session")) as connection:
             answer = await connection.call("chat.send", sessionKey=INTO, message="psst", deliver=True)
