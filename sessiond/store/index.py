@@ -31,7 +31,7 @@ CHUNK = 250
 # About so many bytes are decoded at once: during that millisecond nothing else runs, not even the event loop.
 _PIECE_BYTES = 256 * 1024
 # Between two entries in a file of the daemon's own. In JSON a string has no line break.
-_BETWEEN = b",\n\""
+_BETWEEN = b',\n"'
 # Texts that many sessions have in common; each is kept in memory once.
 _SHARED = ("cwd", "model", "model_provider", "status")
 # A file that is not JSON and changed this recently may still be being written.
