@@ -7,6 +7,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,14 @@ def test_the_clients_own_errors_have_their_exit_codes(error: ClientError, status
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_socket_of_another_user_gives_exit_code_77(tmp_path: Path) -> None:
-    path = tmp_path / "d.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
+def test_a_socket_of_another_user_gives_exit_code_77() -> None:
+    # Not in `tmp_path`: whenever another pytest starts, it closes the folder that all of them share to other users.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:  # noqa: S108
+        path = Path(folder) / "d.sock"
+        Path(folder).chmod(0o755)
         listener.bind(str(path))
         listener.listen()
         path.chmod(0o600)
-        for folder in (tmp_path, *tmp_path.parents[:-2]):
-            folder.chmod(0o755)
         # Imported before the process changes its user, who may not be allowed to read Python's own files.
         code = (
             "import os, sys; from sessiond import cli\n"
