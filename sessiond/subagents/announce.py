@@ -148,7 +148,7 @@ class Announcer:
             return False
         others = self._supervisor.registry.of_session(run.key)
         goes_on = any(one.request.first and not one.ended and one.stop_as is None for one in others if one is not run)
-        return not (run.status == "aborted" and goes_on)
+        return not (outcome.is_cut_off(run.status, run.error) and goes_on)
 
     async def _announce(self, child: Session, run_id: str) -> None:
         """Announce, retrying while the disk refuses writes. If the daemon stops, the next start continues."""

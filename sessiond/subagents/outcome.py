@@ -13,7 +13,7 @@ from sessiond.model.message import text_of
 from sessiond.model.record import FINAL, RUN, Record
 from sessiond.policy.announce import AnnounceFacts, announcement
 from sessiond.runs.registry import Registry
-from sessiond.runs.run import RunView
+from sessiond.runs.run import INTERRUPTED, RunView
 from sessiond.store import layout, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
@@ -42,7 +42,7 @@ async def find_first_end(store: SessionStore, child: Session) -> str | None:
 
 def _first_end(fd: int, record_limit: int, dialect: TranscriptDialect) -> str | None:
     spawned: set[str] = set()
-    # Steers that have no end yet: an aborted run goes on in one of them.
+    # Steers that have no end yet: a run that was cut off goes on in one of them.
     steers: set[str] = set()
     for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect):
         if line.record is None or line.record.custom_type != RUN:
@@ -59,9 +59,14 @@ def _first_end(fd: int, record_limit: int, dialect: TranscriptDialect) -> str | 
                 spawned.add(run_id)
         elif status in FINAL and run_id in spawned:
             steers.discard(run_id)
-            if status != "aborted" or not steers:
+            if not steers or not is_cut_off(status, data.get("error")):
                 return run_id
     return None
+
+
+def is_cut_off(status: str, error: object) -> bool:
+    """Whether a run with this end was stopped, by somebody or with the daemon, so that a queued steer replaces it."""
+    return status == "aborted" or (status == "error" and error == INTERRUPTED)
 
 
 async def announcement_text(store: SessionStore, child: Session, first: RunView, said: str | None) -> str | None:

@@ -367,6 +367,43 @@ async def test_a_steered_child_is_announced_with_the_end_of_the_steering_run(
         assert ["re: right" in text for text in harness.texts()] == [True]
 
 
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("ending", ["crash", "stop"])
+async def test_a_steer_after_a_restart_is_announced_and_the_interrupted_run_is_not(
+    tmp_path: Path, autojump_clock: object, ending: str, *, noted: bool
+) -> None:
+    """The restart ends the first run as interrupted, by the daemon that stops or by the next one."""
+    async with announcer_harness(tmp_path / "store", REPLY) as harness:
+        harness.runs.agent.act = harness.runs.agent.wait
+        first = await harness.spawn("wrong")
+        await harness.runs.agent.wait_for_turn("wrong").wait()
+        better = await harness.runs.accept("right", CHILD, first=True)
+        photo = harness.runs.copy_store(tmp_path / "photo")
+    store = photo if ending == "crash" else tmp_path / "store"
+    async with announcer_harness(store, REPLY) as harness:
+        path = store / harness.runs.session_path(CHILD)
+        requester = store / harness.runs.session_path(MAIN)
+        going_on = harness.runs.supervisor.registry.get(better.run_id)
+        assert going_on is not None
+        with trio.fail_after(1000):
+            assert await harness.wait_announced(going_on) == "posted"
+        assert [text.splitlines()[:2] for text in harness.texts()] == [["Status: ok", "Result: re: right"]]
+        found = await harness.runs.supervisor.registry.find(first.run_id)
+        assert found is not None
+        assert (found.status, found.error) == ("error", "interrupted")
+    if noted:
+        return
+    # The same from the records alone: the note of the end is lost.
+    lines = path.read_bytes().splitlines(keepends=True)
+    note = next(place for place, line in enumerate(lines) if b'"ended":"' in line)
+    path.write_bytes(b"".join(lines[:note]))
+    requester.write_bytes(requester.read_bytes().splitlines(keepends=True)[0])
+    async with announcer_harness(store, REPLY) as harness:
+        with trio.fail_after(1000):
+            assert await harness.wait_announced(going_on) == "posted"
+        assert [text.splitlines()[:2] for text in harness.texts()] == [["Status: ok", "Result: re: right"]]
+
+
 async def test_a_deleted_requester_is_noted_and_not_tried_again(tmp_path: Path, autojump_clock: object) -> None:
     gate = trio.Event()
 

@@ -132,7 +132,7 @@ def test_the_clients_own_errors_have_their_exit_codes(error: ClientError, status
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_a_socket_of_another_user_gives_exit_code_77() -> None:
     # Not in `tmp_path`: whenever another pytest starts, it closes the folder that all of them share to other users.
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:  # noqa: S108
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = Path(folder) / "d.sock"
         Path(folder).chmod(0o755)
         listener.bind(str(path))
