@@ -1,14 +1,20 @@
-"""Timestamps of records, as text and as milliseconds."""
+"""Timestamps of records, as text and as milliseconds; random ids."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.clock import iso_ms, parse_iso_ms
+from sessiond.clock import Ids, iso_ms, parse_iso_ms
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # first and last millisecond of the years 1 and 9999
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,3 +37,42 @@ def test_a_timestamp_outside_the_years_1_to_9999_is_refused(wall_ms: int) -> Non
 def test_any_text_parses_to_a_timestamp_or_none(text: str) -> None:
     found = parse_iso_ms(text)
     assert found is None or FIRST - 86_400_000 <= found <= LAST + 86_400_000
+
+
+def test_ids_have_the_documented_form() -> None:
+    ids = Ids()
+    variants = Counter()
+    for _ in range(2000):
+        text = ids.uuid()
+        parsed = uuid.UUID(text)
+        assert (str(parsed), parsed.version, parsed.variant) == (text, 4, uuid.RFC_4122)
+        assert re.fullmatch(r"[0-9a-f]{16}", ids.record())
+        variants[text[19]] += 1
+    assert set(variants) == set("89ab")
+    assert min(variants.values()) > 300
+
+
+def test_no_two_threads_get_the_same_id() -> None:
+    ids = Ids()
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: [ids.record() for _ in range(1000)], range(16)))
+    assert len({one for some in made for one in some}) == 16_000
+
+
+FORKS = """
+import os
+from sessiond.clock import Ids
+ids = Ids()
+ids.record()
+forked = os.fork()
+text = " ".join(ids.record() for _ in range(600)) + "\\n"
+if forked:
+    os.waitpid(forked, 0)
+os.write(1, text.encode())
+"""
+
+
+def test_a_forked_process_does_not_get_the_ids_of_its_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], check=True, capture_output=True, text=True)
+    one, other = (line.split() for line in done.stdout.splitlines())
+    assert len({*one, *other}) == len(one) + len(other) == 1200
