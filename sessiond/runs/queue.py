@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import agent_of, is_subagent
 from sessiond.runs.run import Run
 from sessiond.runs.run_slots import RunSlots, Slot
 
@@ -101,9 +101,16 @@ class RunQueues:
 
     def start_next(self, attended: Callable[[str], bool]) -> Run | None:
         """Dequeue a run whose session is idle, whose agent is there and that gets a slot; it becomes current."""
+        # Thousands of sessions may wait, for a slot of one kind and for one agent.
+        can_start: dict[tuple[str, bool], bool] = {}
         for key in self._ready:
             queue = self._queues[key]
-            if queue.current is None and self._slots.has_free(key) and attended(agent_of(key)):
+            if queue.current is not None:
+                continue
+            kind = agent_of(key), is_subagent(key)
+            if kind not in can_start:
+                can_start[kind] = self._slots.has_free(key) and attended(kind[0])
+            if can_start[kind]:
                 run = queue.current = queue.waiting.popleft()
                 del self._ready[key]
                 if queue.waiting:

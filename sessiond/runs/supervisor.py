@@ -307,7 +307,8 @@ class RunSupervisor(Acceptance):
             self._note_presence(agent_of(run.key))
 
     async def _execute(self, run: Run) -> None:
-        await run.stored.wait()
+        if not run.stored.is_set():
+            await run.stored.wait()
         if self.registry.get(run.run_id) is not run:
             return  # accepting it failed, and the caller got the error
         match await self._executor.execute(run):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from sessiond.errors import StorageError
 from sessiond.store import layout
 
 
+@lru_cache(maxsize=256)  # asked for in every run
 def default_workspace(store: Path, agent_id: str) -> Path:
     """Where an agent works whose configuration names no folder."""
     return store / layout.AGENTS / agent_id / "workspace"
