@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -28,35 +30,56 @@ log = structlog.get_logger("sessiond.outbox")
 DeliveryStatus = Literal["pending", "delivered", "skipped", "failed"]
 Lane = tuple[str, str | None, str, str | None]
 
+# Deliveries whose times differ by less, or that run back by less, keep the order in which they were created.
+_TIES_MS = 1000
+
 
 class _Lane:
-    """The deliveries to one addressee, which are sent one after the other: by when they are due (Trio's clock), and in
-    the order in which they came.
+    """The deliveries to one addressee, which are sent one after the other: of those that are due, the oldest first.
 
-    `ids` are all of its deliveries, also the one that is being tried and therefore not in `waiting`.
+    `ids` are all of its deliveries, also the one that is being tried and therefore in neither heap.
     """
 
-    __slots__ = ("due_calls", "ids", "waiting", "wake")
+    __slots__ = ("due", "due_calls", "ids", "later", "wake")
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[float, int, Delivery]] = []
+        self.due: list[tuple[int, str]] = []
+        self.later: list[tuple[float, int, str]] = []
         self.ids: set[str] = set()
         self.wake = trio.Event()
         self.due_calls = 0
 
-    def add(self, delivery: Delivery, place: int) -> None:
-        """It is due now. `place` tells in which order deliveries came."""
-        self.ids.add(delivery.delivery_id)
-        heapq.heappush(self.waiting, (trio.current_time(), place, delivery))
+    def add(self, delivery_id: str, place: int) -> None:
+        """It is due now. `place` tells in which order deliveries were created."""
+        self.ids.add(delivery_id)
+        heapq.heappush(self.due, (place, delivery_id))
         self._wake_up()
+
+    def add_later(self, delivery_id: str, place: int, at: float) -> None:
+        """It is due at this time, by Trio's clock."""
+        heapq.heappush(self.later, (at, place, delivery_id))
 
     def make_due(self) -> None:
         """Make every delivery due now; one whose attempt is under way is due again at once if that fails."""
         self.due_calls += 1
-        now = trio.current_time()
-        self.waiting = [(now, place, delivery) for _, place, delivery in self.waiting]
-        heapq.heapify(self.waiting)
+        self._move_due(math.inf)
         self._wake_up()
+
+    async def take_next(self) -> tuple[int, str] | None:
+        """The oldest delivery that is due, as soon as one is; None where the lane is empty."""
+        while True:
+            self._move_due(trio.current_time())
+            if self.due:
+                return heapq.heappop(self.due)
+            if not self.later:
+                return None
+            with trio.move_on_at(self.later[0][0]):
+                await self.wake.wait()
+
+    def _move_due(self, until: float) -> None:
+        while self.later and self.later[0][0] <= until:
+            _, place, delivery_id = heapq.heappop(self.later)
+            heapq.heappush(self.due, (place, delivery_id))
 
     def _wake_up(self) -> None:
         self.wake.set()
@@ -83,7 +106,12 @@ class Outbox:
         self._dead: dict[str, Delivery] = {}
         self._held: set[str] = set()
         self._lanes: dict[Lane, _Lane] = {}
-        self._places = itertools.count()
+        # In which order the deliveries of this process, and those before it, were created.
+        self._places: dict[str, int] = {}
+        self._next_place = itertools.count()
+        self._newest_ms = 0
+        # Held while a delivery to this addressee is written, so that the next one is written after it.
+        self._writing: weakref.WeakValueDictionary[Lane, trio.Lock] = weakref.WeakValueDictionary()
         self._nursery: trio.Nursery | None = None
         self.bad_files: list[str] = []
 
@@ -112,16 +140,38 @@ class Outbox:
             log.error("the outbox cannot be read; nothing in it is delivered", reason=error.strerror)
             return
         for delivery in found:
-            (self._known if delivery.failed_at is None else self._dead)[delivery.delivery_id] = delivery
+            if delivery.failed_at is None:
+                self._known[delivery.delivery_id] = delivery
+                self._places[delivery.delivery_id] = next(self._next_place)
+                self._newest_ms = max(self._newest_ms, delivery.created_at)
+            else:
+                self._dead[delivery.delivery_id] = delivery
         for name in self.bad_files:
             log.warning("a file in the outbox is not a delivery; it is ignored", name=name)
 
     async def put(self, delivery: Delivery) -> None:
         """Write the delivery to disk and hold it until `send`. Does nothing for a known id. StorageError."""
-        if self.status(delivery.delivery_id) is None:
-            await self._write(delivery)
-            self._known[delivery.delivery_id] = delivery
-            self._held.add(delivery.delivery_id)
+        if self.status(delivery.delivery_id) is not None:
+            return
+        delivery, place = self._after_the_newest(delivery), next(self._next_place)
+        where = _lane_of(delivery)
+        lock = self._writing.get(where)
+        if lock is None:
+            lock = self._writing[where] = trio.Lock()
+        async with lock:
+            if self.status(delivery.delivery_id) is None:
+                await self._write(delivery)
+                self._known[delivery.delivery_id] = delivery
+                self._places[delivery.delivery_id] = place
+                self._held.add(delivery.delivery_id)
+
+    def _after_the_newest(self, delivery: Delivery) -> Delivery:
+        """The delivery with a time after that of the one created before it, which tells their order after a restart."""
+        created_at = delivery.created_at
+        if created_at <= self._newest_ms < created_at + _TIES_MS:
+            created_at = self._newest_ms + 1
+        self._newest_ms = created_at  # it runs back where the clock was set back
+        return replace(delivery, created_at=created_at)
 
     def hold(self, delivery_id: str) -> None:
         """Hold a delivery that an earlier process left until `send`. Call it before `run`."""
@@ -133,14 +183,14 @@ class Outbox:
         delivery = self._known.get(delivery_id)
         if delivery is None or self._nursery is None:
             return  # settled already; or `run` has not begun yet and will send it
-        where = (delivery.channel, delivery.account_id, delivery.to, delivery.thread_id)
+        where = _lane_of(delivery)
         lane = self._lanes.get(where)
         if lane is None:
             lane = self._lanes[where] = _Lane()
             self._nursery.start_soon(self._serve, where, lane)
         elif delivery_id in lane.ids:
             return
-        lane.add(delivery, next(self._places))
+        lane.add(delivery_id, self._places[delivery_id])
 
     def make_due(self, channel: str | None = None) -> None:
         """Make all deliveries to the channel (None: to all) due now: somebody may be able to deliver."""
@@ -158,21 +208,15 @@ class Outbox:
             await trio.sleep_forever()
 
     async def _serve(self, where: Lane, lane: _Lane) -> None:
-        while lane.waiting:
-            due, place, delivery = lane.waiting[0]
-            if due > trio.current_time():
-                with trio.move_on_at(due):
-                    await lane.wake.wait()
-                continue
-            heapq.heappop(lane.waiting)
+        while (next_one := await lane.take_next()) is not None:
+            place, delivery_id = next_one
             due_calls = lane.due_calls
-            again_at = await self._attempt(delivery)
+            again_at = await self._attempt(self._known[delivery_id])
             if again_at is None:
-                lane.ids.discard(delivery.delivery_id)
-                continue
-            if lane.due_calls != due_calls:
-                again_at = trio.current_time()
-            heapq.heappush(lane.waiting, (again_at, place, self._known[delivery.delivery_id]))
+                lane.ids.discard(delivery_id)
+                del self._places[delivery_id]
+            else:
+                lane.add_later(delivery_id, place, again_at if lane.due_calls == due_calls else trio.current_time())
         del self._lanes[where]
 
     async def _attempt(self, delivery: Delivery) -> float | None:
@@ -239,6 +283,10 @@ class Outbox:
                 await self._run_sync(self._files.write, delivery)
         except OSError as error:
             raise StorageError(f"could not write to the outbox: {reason_of(error)}") from None
+
+
+def _lane_of(delivery: Delivery) -> Lane:
+    return (delivery.channel, delivery.account_id, delivery.to, delivery.thread_id)
 
 
 @asynccontextmanager

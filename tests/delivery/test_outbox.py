@@ -279,6 +279,89 @@ async def test_an_adapter_that_attaches_while_another_one_fails_gets_the_deliver
         assert trio.current_time() == pytest.approx(3, abs=1)
 
 
+@pytest.mark.parametrize("first_sent", ["d1", "d2"])
+async def test_deliveries_to_one_address_are_sent_in_the_order_of_their_creation(
+    tmp_path: Path, autojump_clock: Any, first_sent: str
+):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        for number in (1, 2):
+            await harness.add(delivery(number))
+        # In the same moment, as both tasks run on when one commit has written both closing records.
+        for delivery_id in sorted(["d1", "d2"], reverse=first_sent == "d2"):
+            harness.outbox.send(delivery_id)
+        await harness.wait_for_finished(2)
+        assert harness.adapter.texts == ["text 1", "text 2"]
+
+
+async def test_a_delivery_waits_for_an_earlier_one_to_its_address_that_is_being_written(
+    tmp_path: Path, autojump_clock: Any
+):
+    async def write_slowly(function: Callable[..., Any], *args: Any) -> Any:
+        if args and isinstance(args[0], Delivery) and args[0].delivery_id == "d1":
+            await trio.sleep(5)
+        return function(*args)
+
+    async with open_harness(tmp_path / "store", run_sync=write_slowly) as harness, trio.open_nursery() as nursery:
+        await start(harness)
+        nursery.start_soon(add_and_send, harness, delivery(1))
+        await trio.sleep(1)
+        nursery.start_soon(add_and_send, harness, delivery(2))
+        nursery.start_soon(add_and_send, harness, delivery(3, to="-200"))
+        await trio.sleep(1)
+        assert harness.adapter.texts == ["text 3"]
+        await trio.sleep(10)
+        assert harness.adapter.texts == ["text 3", "text 1", "text 2"]
+
+
+async def test_a_later_delivery_passes_one_that_failed_and_the_oldest_due_one_is_next(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        attempts: list[str] = []
+
+        async def refuse_first(params: dict[str, Any]) -> Any:
+            attempts.append(params["deliveryId"])
+            if attempts == ["d1"]:
+                raise RefusedByAgent("not now")
+            if params["deliveryId"] == "d2":
+                await trio.sleep(10)
+            return {}
+
+        harness.adapter.act = refuse_first
+        for number in (1, 2, 3):
+            await add_and_send(harness, delivery(number))
+        await harness.wait_for_finished(3)
+        assert attempts == ["d1", "d2", "d1", "d3"]
+
+
+async def test_deliveries_created_in_the_same_millisecond_keep_their_order_after_a_restart(
+    tmp_path: Path, autojump_clock: Any
+):
+    numbers = (2, 4, 1, 3)
+    async with open_harness(tmp_path / "store") as harness:
+        for number in numbers:
+            await harness.add(delivery(number, created_at=NOW))
+    async with open_harness(tmp_path / "store") as harness:
+        await harness.add(delivery(0, created_at=NOW))  # behind those that the earlier daemon left
+    async with open_harness(tmp_path / "store") as harness:
+        await start(harness)
+        await harness.wait_for_finished(5)
+        assert harness.adapter.texts == [f"text {number}" for number in (*numbers, 0)]
+
+
+@pytest.mark.parametrize(("set_back_ms", "kept"), [(999, False), (1000, True)])
+async def test_a_delivery_has_the_time_of_the_clock_where_that_was_set_back(
+    tmp_path: Path, autojump_clock: Any, set_back_ms: int, *, kept: bool
+):
+    async with open_harness(tmp_path / "store") as harness:
+        await harness.add(delivery(1, created_at=NOW))
+        await harness.add(delivery(2, created_at=NOW - set_back_ms))
+        times = {one.delivery_id: one.created_at for one in harness.outbox.pending}
+        assert times == {"d1": NOW, "d2": NOW - set_back_ms if kept else NOW + 1}
+
+
 async def test_deliveries_to_one_address_are_sent_in_order_and_a_refused_one_does_not_hold_up_the_others(
     tmp_path: Path, autojump_clock: Any
 ):
