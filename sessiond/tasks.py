@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import trio
 
 T = TypeVar("T")
+# `run_in_thread`; tests pass one that works inline, or when they say so.
+RunSync = Callable[..., Awaitable[Any]]
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:

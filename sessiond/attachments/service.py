@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sessiond.attachments.decode import AttachmentInput, PreparedFiles, prepare
 from sessiond.attachments.materialize import Receipt, materialize
@@ -14,10 +13,7 @@ from sessiond.clock import Ids
 from sessiond.config.settings import AttachmentsConfig
 from sessiond.errors import InvalidParams, StorageError, reason_of
 from sessiond.model import keys
-from sessiond.tasks import run_in_thread
-
-# Same as `run_in_thread`; tests with an autojump clock pass one that runs inline.
-RunSync = Callable[..., Awaitable[Any]]
+from sessiond.tasks import RunSync, run_in_thread
 
 
 class AttachmentService:

@@ -1,7 +1,8 @@
 """Group commit: many appends, few fdatasyncs.
 
 Appends to one transcript are written in the order of their calls. Those that arrive during a sync share the next one.
-Knows sessions and waiting callers; `writing` knows how lines are written and verified.
+Knows sessions and waiting callers; `writing` knows how lines are written and verified, `commit_threads` which thread
+does it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
+from threading import Lock
+from typing import Protocol, Self
 
 import trio
 
@@ -22,13 +24,22 @@ from sessiond.store.refusals import storage_error
 from sessiond.store.transcript import Line
 from sessiond.store.writing import Append, Compose, Sync, Writing, as_refusal
 
-RunSync = Callable[..., Awaitable[Any]]
 # The result of an append: (begin, end) of its lines, or the error.
 Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
-# Concurrent commits. Journalling file systems merge the syncs of several files; more lanes are not faster.
-LANES = 4
 # How long results are published and answered before other tasks run. A thousand appends would take 50 ms and more.
 REPORT_S = 0.003
+
+
+class Threads(Protocol):
+    """What carries out commits: `CommitThreads`, unless a test says when they are."""
+
+    def start(self) -> None: ...
+    def put(self, job: CommitJob) -> None: ...
+    def stop(self) -> None: ...
+
+
+# Threads that call a function for every job that is put.
+MakeThreads = Callable[[Callable[["CommitJob"], None]], Threads]
 
 
 class _WaitingAppend(Append):
@@ -74,24 +85,27 @@ class AppendPlace:
             self._committer.release_places(self._session)
 
 
-class _Job:
+class CommitJob:
     """The appends to one transcript that share a sync, behind the record `parent`. They get their results together.
 
-    `parsed` are those of their lines that take long to parse, already parsed.
+    Others join until it `is_taken` by a thread. `parsed` are those of their lines that take long to parse, already
+    parsed. `crash` is a bug.
     """
 
-    __slots__ = ("done", "parent", "parsed", "session", "waiters")
+    __slots__ = ("crash", "done", "is_taken", "parent", "parsed", "session", "waiters")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.waiters: list[_WaitingAppend] = []
         self.parent: str | None = None
+        self.is_taken = False
         self.parsed: list[Line] = []
+        self.crash: BaseException | None = None
         self.done = trio.Event()
 
 
 class Committer:
-    """`append` returns when the bytes are on disk. `run` is a background task that does the work.
+    """`append` returns when the bytes are on disk. `run` is a background task while which appends are taken.
 
     `on_committed(session)` is called on the event loop after every commit, before the callers continue, and again as
     long as it returns True; other tasks run in between, but nothing is written to the session. `on_refused(error)` is
@@ -103,22 +117,25 @@ class Committer:
         *,
         sync: Sync | None,
         record_limit: int,
-        run_sync: RunSync,
         on_committed: Callable[[Session], bool],
         on_refused: Callable[[OSError], None],
+        threads: MakeThreads,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._sync, self._record_limit = sync, record_limit
-        self._run_sync, self._now = run_sync, now
         self._on_committed, self._on_refused = on_committed, on_refused
-        self._pending: dict[Session, _Job] = {}
+        self._threads, self._now = threads(self._carry_out), now
+        # What is enqueued for a session, waiting for its turn or for a thread. Joining and taking exclude each other.
+        self._open: dict[Session, CommitJob] = {}
+        self._taking = Lock()
         self._places: dict[Session, deque[AppendPlace]] = {}
         self._busy: set[Session] = set()
-        self._work = trio.Event()
         self._freed = trio.Event()
-        self._free_lanes = LANES
-        # Lanes with many results publish them one after the other.
-        self._report_lock = trio.Lock()
+        self._finished: deque[CommitJob] = deque()
+        self._results: Iterator[None] = iter(())
+        self._is_late = trio.Event()
+        self._crash: BaseException | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
         self._closed = False
         self.syncs = 0
 
@@ -171,12 +188,10 @@ class Committer:
         """Return when all appends to the session that were called so far are on disk, or refused."""
         if session in self._places:
             await self._places[session][-1].released.wait()
-        while session in self._busy and session not in self._pending:
-            await self._freed.wait()
-        if session in self._pending:
-            await self._pending[session].done.wait()
+        if session in self._open:
+            await self._open[session].done.wait()
 
-    def _enqueue(self, session: Session, waiting: _WaitingAppend) -> _Job | None:
+    def _enqueue(self, session: Session, waiting: _WaitingAppend) -> CommitJob | None:
         """The job of an append; None for one that waits behind a place."""
         if self._closed:
             raise _closed_error()
@@ -185,14 +200,24 @@ class Committer:
             return None
         return self._add(session, waiting)
 
-    def _add(self, session: Session, waiting: _WaitingAppend) -> _Job:
-        job = self._pending.get(session)
-        if job is None:
-            job = self._pending[session] = _Job(session)
-            self._work.set()
-        job.waiters.append(waiting)
+    def _add(self, session: Session, waiting: _WaitingAppend) -> CommitJob:
         session.in_flight += 1
+        job = self._open.get(session)
+        if job is not None:
+            with self._taking:
+                if not job.is_taken:
+                    job.waiters.append(waiting)
+                    return job
+        job = self._open[session] = CommitJob(session)
+        job.waiters.append(waiting)
+        if session not in self._busy:
+            self._start(job)
         return job
+
+    def _start(self, job: CommitJob) -> None:
+        job.parent = job.session.last_id
+        self._busy.add(job.session)
+        self._threads.put(job)
 
     @asynccontextmanager
     async def hold_exclusively(self, session: Session) -> AsyncIterator[None]:
@@ -203,77 +228,105 @@ class Committer:
         try:
             yield
         finally:
-            self._release([session])
-            self._work.set()
+            self._release(session)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit until cancelled. Appends enqueued before the cancellation are still written."""
-        async with trio.open_nursery() as lanes:
-            task_status.started()
-            try:
-                while True:
-                    await self._work.wait()
-                    self._work = trio.Event()
-                    self._start_lanes(lanes)
-            finally:
-                self._closed = True
-                self._start_lanes(lanes)
-
-    def _start_lanes(self, lanes: trio.Nursery) -> None:
-        ready = [session for session in self._pending if session not in self._busy]
-        if not ready or not self._free_lanes:
-            return
-        used = min(self._free_lanes, len(ready))
-        for lane in range(used):
-            jobs = [self._start_job(session) for session in ready[lane::used]]
-            self._free_lanes -= 1
-            lanes.start_soon(self._run_lane, lanes, jobs)
-
-    def _start_job(self, session: Session) -> _Job:
-        job = self._pending.pop(session)
-        self._busy.add(session)
-        job.parent = session.last_id
-        return job
-
-    async def _run_lane(self, lanes: trio.Nursery, jobs: list[_Job]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._threads.start()
+        task_status.started()
         try:
-            # The commit is shielded, not the nursery, because the nursery's body must end on cancellation.
-            with trio.CancelScope(shield=True):
-                await self._run_sync(_commit, jobs, self._record_limit, self._sync)
-        except OSError as error:
-            # No free thread: nothing was written.
-            for job in jobs:
-                _fail_all(job.waiters, error)
-        except BaseException:
-            # A bug. The appends must not count as acknowledged.
-            for job in jobs:
-                _fail_all(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
-            raise
+            while True:
+                await self._report_late_results()
         finally:
+            self._closed = True
             with trio.CancelScope(shield=True):
-                await self._report_results(jobs)
-            self._free_lanes += 1
-            self._start_lanes(lanes)
+                while self._open:
+                    await self._report_late_results()
+            self._threads.stop()
 
-    async def _report_results(self, jobs: list[_Job]) -> None:
-        """Publish and answer the results, a time slice at a time."""
-        pieces = (piece for job in jobs for piece in self._finish(job))
-        more = self._report_slice(pieces)
-        while more:
-            async with self._report_lock:
-                more = self._report_slice(pieces)
+    def _carry_out(self, job: CommitJob) -> None:
+        """Commit, in a thread."""
+        with self._taking:
+            job.is_taken = True
+        appends: list[Append] = [*job.waiters]
+        try:
+            Writing(job.session, appends, job.parent, record_limit=self._record_limit, sync=self._sync).run()
+            # Parsed here because folding runs on the event loop.
+            with suppress(MemoryError):
+                limit, dialect = self._record_limit, job.session.dialect
+                job.parsed = [line for waiting in appends for line in waiting.long_lines(limit, dialect)]
+        except (OSError, MemoryError) as error:
+            # Too little memory even to take the appends back.
+            _fail_all(job.waiters, as_refusal(error))
+        except BaseException as crash:  # noqa: BLE001 - raised again by `run`
+            job.crash = crash
+            # The appends must not count as acknowledged.
+            _fail_all(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
+        self._finished.append(job)
+        assert self._token is not None
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._report, idempotent=True)
 
-    def _report_slice(self, pieces: Iterator[None]) -> bool:
+    def _report(self) -> None:
+        """Publish and answer results, on the event loop, for a time slice; the rest is left to `run`."""
+        if self._is_late.is_set():
+            return
+        try:
+            is_late = self._report_slice()
+        except BaseException as crash:  # noqa: BLE001 - raised again by `run`, in a task
+            self._crash = crash
+            is_late = True
+        if is_late or self._closed:
+            self._is_late.set()
+
+    async def _report_late_results(self) -> None:
+        await self._is_late.wait()
+        if self._crash is not None:
+            crash, self._crash = self._crash, None
+            raise crash
+        while self._report_slice():
+            await trio.lowlevel.checkpoint()
+        self._is_late = trio.Event()
+
+    def _report_slice(self) -> bool:
+        """Publish and answer the next results; whether some are left."""
         ends = self._now() + REPORT_S
-        return any(self._now() >= ends for _ in pieces)
+        while True:
+            for _ in self._results:
+                if self._now() >= ends:
+                    return True
+            if not self._finished:
+                return False
+            self._results = self._finish(self._finished.popleft())
 
-    def _finish(self, job: _Job) -> Iterator[None]:
+    def _finish(self, job: CommitJob) -> Iterator[None]:
         """Publish the written records, then answer the callers. Yields wherever other tasks may run; the session stays
         busy until the end, so that no unsynced record is published.
         """
         session = job.session
         self.syncs += 1
         session.in_flight -= len(job.waiters)
+        try:
+            self._keep_results(job)
+            while self._on_committed(session):
+                yield
+            job.done.set()
+            for waiting in job.waiters:
+                if waiting.tell is not None:
+                    error = None if waiting.error is None else storage_error(waiting.error, session.key)
+                    waiting.tell(waiting.places if error is None else [], error)
+                    yield
+            if job.crash is not None:
+                raise job.crash
+        finally:
+            if self._open.get(session) is job:
+                del self._open[session]
+            self._release(session)
+        yield
+
+    def _keep_results(self, job: CommitJob) -> None:
+        session = job.session
         for waiting in job.waiters:
             if waiting.error is None:
                 session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
@@ -281,40 +334,17 @@ class Committer:
                 self._on_refused(waiting.error)
         if job.parsed:
             session.keep_parsed(job.parsed)
-        while self._on_committed(session):
-            yield
-        job.done.set()
-        for waiting in job.waiters:
-            if waiting.tell is not None:
-                error = None if waiting.error is None else storage_error(waiting.error, session.key)
-                waiting.tell(waiting.places if error is None else [], error)
-                yield
-        self._release([session])
-        yield
 
-    def _release(self, sessions: list[Session]) -> None:
-        self._busy.difference_update(sessions)
+    def _release(self, session: Session) -> None:
+        self._busy.discard(session)
+        if (job := self._open.get(session)) is not None:
+            self._start(job)
         self._freed.set()
         self._freed = trio.Event()
 
 
 def _closed_error() -> Stopping:
     return Stopping("sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000)
-
-
-def _commit(jobs: list[_Job], record_limit: int, sync: Sync | None) -> None:
-    for job in jobs:
-        try:
-            Writing(job.session, [*job.waiters], job.parent, record_limit=record_limit, sync=sync).run()
-        except (OSError, MemoryError) as error:
-            # Too little memory even to take the appends back. What was written to the other files is written.
-            _fail_all(job.waiters, as_refusal(error))
-            continue
-        # Parsed here, in the worker thread, because folding runs on the event loop.
-        with suppress(MemoryError):
-            job.parsed = [
-                line for waiting in job.waiters for line in waiting.long_lines(record_limit, job.session.dialect)
-            ]
 
 
 def _fail_all(waiters: list[_WaitingAppend], error: OSError) -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -22,44 +22,30 @@ from sessiond.model import record as records
 from sessiond.model.dialects import V3
 from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
-from sessiond.store import dirfd, folding, index, layout, making, opening, scan, transcript
+from sessiond.store import dirfd, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
-from sessiond.store.committer import LANES, AppendPlace, Committer, RunSync
+from sessiond.store.commit_threads import CommitThreads
+from sessiond.store.committer import AppendPlace, Committer, MakeThreads
 from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.key_cursors import CursorPlaces
+from sessiond.store.listener import StoreListener
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
-from sessiond.tasks import run_in_thread, threads_apart
+from sessiond.tasks import RunSync, run_in_thread, threads_apart
 
-__all__ = ["Custom", "Message", "Part", "SessionStore", "StoreListener", "Written", "open_store"]
+__all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
 T = TypeVar("T")
 
 
-_WRITING_THREADS = LANES + 4  # commits, and some that create, move and save
+_WRITING_THREADS = 4  # what creates, moves and saves; commits have threads of their own
 
 
 def _ignore(*_: object) -> None:
     pass
-
-
-class StoreListener(Protocol):
-    """What is told of the store's own changes, on the event loop: the feed."""
-
-    def poke(self, session: Session) -> bool:
-        """There is more in the file, such as a commit. Whether records that the daemon wrote are left to read."""
-
-    def session_created(self, session: Session, steps: list[folding.FoldedLine]) -> None:
-        """The daemon created a session, with these records in it."""
-
-    def folder_opened(self, folder: Folder) -> None:
-        """An agent's folder was opened or made after the start."""
-
-    def store_displaced(self) -> None:
-        """A folder is missing from its path, which the watcher may not have reported yet."""
 
 
 class SessionStore:
@@ -78,6 +64,7 @@ class SessionStore:
         clock: Clock,
         ids: Ids,
         run_sync: RunSync | None,
+        threads: MakeThreads,
         sync: Sync | None,
     ) -> None:
         self.path = opened.path
@@ -100,9 +87,12 @@ class SessionStore:
         # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
         self._clock, self._ids, self._durable = clock, ids, sync is not None
-        how: dict[str, Any] = {"sync": sync, "record_limit": record_limit, "run_sync": self._run_write}
         self.committer = Committer(
-            on_committed=lambda session: listener().poke(session), on_refused=self._report_displaced, **how
+            sync=sync,
+            record_limit=record_limit,
+            on_committed=lambda session: listener().poke(session),
+            on_refused=self._report_displaced,
+            threads=threads,
         )
 
     @property
@@ -374,6 +364,7 @@ async def open_store(
     clock: Clock | None = None,
     ids: Ids | None = None,
     run_sync: RunSync | None = None,
+    threads: MakeThreads = CommitThreads,
     sync: Sync = os.fdatasync,
     progress: scan.Progress = _ignore,
 ) -> AsyncIterator[SessionStore]:
@@ -383,8 +374,9 @@ async def open_store(
     """
     clock, ids = clock or Clock(), ids or Ids()
     with opening.open_locked(path, clock) as opened:
-        given: dict[str, Any] = {"clock": clock, "ids": ids, "run_sync": run_sync, "sync": sync if durable else None}
-        store = SessionStore(opened, listener=listener, rules=rules, record_limit=record_limit, **given)
+        given: dict[str, Any] = {"clock": clock, "ids": ids, "run_sync": run_sync, "threads": threads}
+        given |= {"sync": sync if durable else None, "rules": rules, "record_limit": record_limit}
+        store = SessionStore(opened, listener=listener, **given)
         try:
             await store.run_sync(store.load, progress)
         except OSError as error:

@@ -12,8 +12,7 @@ from typing import Any
 import trio
 
 from sessiond.clock import Clock
-from sessiond.store.committer import RunSync
-from sessiond.tasks import run_in_thread
+from sessiond.tasks import RunSync, run_in_thread
 
 # A cancelled caller waits for the end of a slice. Starting one in a thread costs a hundredth of it.
 SLICE_S = 0.01

@@ -789,7 +789,7 @@ async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path
     held = trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
-        if getattr(function, "__name__", "") == "_commit":
+        if getattr(function, "__name__", "") == "_carry_out":
             await held.wait()
         return await trio.to_thread.run_sync(function, *args)
 
@@ -823,18 +823,17 @@ async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path
 async def test_an_append_begun_while_a_long_record_is_parsed_is_not_read_before_its_commit(
     tmp_path: Path,
 ) -> None:
-    parsing, parsed, held = trio.Event(), trio.Event(), trio.Event()
+    parsing, parsed, held = trio.Event(), trio.Event(), threading.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
         done = await trio.to_thread.run_sync(function, *args)
         if function is folding.parse_ahead:
             parsing.set()
             await parsed.wait()
-        elif getattr(function, "__name__", "") == "_commit":
-            await held.wait()  # the commit is done, and its result not yet known
         return done
 
     def sync(fd: int) -> None:
+        held.wait(PATIENCE_S)  # its lines are written
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async with followed_store(tmp_path, run_sync=run_sync, watching=False) as parts:
@@ -900,7 +899,7 @@ def hold_calls_of(name: str) -> tuple[trio.Event, trio.Event, Callable[..., Any]
 
 
 async def test_followers_stay_on_a_transcript_until_the_append_in_progress_is_announced(tmp_path: Path) -> None:
-    asked, held, run_sync = hold_calls_of("_commit")
+    asked, held, run_sync = hold_calls_of("_carry_out")
     async with followed_store(tmp_path, run_sync=run_sync) as parts:
         old = await parts.create(KEY)
         await trio.testing.wait_all_tasks_blocked(0.05)  # until the watches are set up

@@ -428,11 +428,10 @@ class Disk:
         self.refuse: Callable[[Any], bool] = lambda args: False
 
     async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
-        if getattr(function, "__name__", "") == "_commit" and self.refuse(args):
-            for job in args[0]:
-                for waiting in job.waiters:
-                    waiting.error = OSError(errno.ENOSPC, "No space left on device")
-            return None
+        if getattr(function, "__name__", "") == "_carry_out" and self.refuse(args):
+            # Appends that have failed are not written.
+            for waiting in args[0].waiters:
+                waiting.error = OSError(errno.ENOSPC, "No space left on device")
         return await inline(function, *args)
 
 
@@ -534,7 +533,7 @@ async def test_a_run_starts_even_if_its_caller_disconnects_while_the_acceptance_
     commit_begun = trio.Event()
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
-        if getattr(function, "__name__", "") == "_commit":
+        if getattr(function, "__name__", "") == "_carry_out":
             commit_begun.set()
             await commit_gate.wait()
         return await inline(function, *args)
@@ -667,7 +666,7 @@ class _GatedCommits:
         self.begun, self.gate = trio.Event(), trio.Event()
 
     async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
-        if getattr(function, "__name__", "") == "_commit":
+        if getattr(function, "__name__", "") == "_carry_out":
             self.count += 1
             if self.count == self.held:
                 self.begun.set()

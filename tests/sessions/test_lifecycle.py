@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from support.commit_tasks import with_commits
 from support.supervised_runs import ignore_call
 
 from sessiond.clock import Ids
@@ -29,7 +30,7 @@ async def _session_changes(
     folder: Path, ids: Ids | None = None, **options: Any
 ) -> AsyncIterator[tuple[SessionChanges, TranscriptFeed]]:
     settings: dict[str, Any] = {"durable": False, "record_limit": 1 << 20, "rules": KeyRules(), "ids": ids}
-    async with open_store(folder, listener=lambda: feed, **settings, **options) as store:
+    async with open_store(folder, listener=lambda: feed, **with_commits(settings | options)) as store:
         feed = TranscriptFeed(store, EventBus(), on_lost=ignore_call, on_found=ignore_call)
         yield SessionChanges(store, ignore_call), feed
 

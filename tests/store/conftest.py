@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commit_tasks import with_commits
 from support.store_listeners import FoldingListener
 
 from sessiond.clock import Clock, Ids
@@ -72,7 +73,9 @@ def opener(tmp_path: Path, clock: Clock) -> Opener:
             "ids": counting_ids(),
             "run_sync": run_inline,
         }
-        async with open_store(path, listener=lambda: FoldingListener(store), **{**settings, **options}) as store:
+        async with open_store(
+            path, listener=lambda: FoldingListener(store), **with_commits(settings | options)
+        ) as store:
             yield store
 
     return open_at

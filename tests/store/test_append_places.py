@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commit_tasks import CommitTasks
 from support.patience import PATIENCE_S
 
 from sessiond.errors import Stopping
@@ -54,7 +55,7 @@ async def bench(path: Path) -> AsyncIterator[Bench]:
     committer = Committer(
         sync=None,
         record_limit=1 << 20,
-        run_sync=inline,
+        threads=lambda carry_out: CommitTasks(inline, carry_out),
         on_committed=lambda _session: False,
         on_refused=lambda _error: None,
     )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from support.commit_tasks import CommitTasks
 from support.patience import PATIENCE_S
 from support.scarce_lines import ScarceLines
 
@@ -23,7 +24,7 @@ from sessiond.errors import Stopping, StorageError
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.committer import LANES, REPORT_S, Committer
+from sessiond.store.committer import REPORT_S, Committer
 
 
 class Gate:
@@ -69,7 +70,7 @@ async def open_committer(
     committer = Committer(
         sync=sync,
         record_limit=1 << 20,
-        run_sync=run_sync,
+        threads=lambda carry_out: CommitTasks(run_sync, carry_out),
         on_committed=on_committed,
         on_refused=lambda _error: None,
         **options,
@@ -126,32 +127,31 @@ async def test_appends_to_a_session_are_written_in_the_order_of_the_calls(tmp_pa
                     await trio.lowlevel.checkpoint()
         gate.open_gate()
     assert ids_of(tmp_path) == ["first", *(f"{number:02d}" for number in range(50))]
-    assert committer.syncs == 2
+    assert committer.syncs == 1
     assert session.in_flight == 0
 
 
-async def test_sessions_share_the_lanes_and_each_is_written_by_one_at_a_time(tmp_path, folder):
-    sessions, gate = [make_session(folder, tmp_path, f"s{number}") for number in range(3 * LANES)], Gate()
+async def test_appends_join_the_commit_that_no_thread_has_begun(tmp_path, folder):
+    sessions, gate = [make_session(folder, tmp_path, f"s{number}") for number in range(12)], Gate()
     async with open_committer(gate.run_sync) as committer, trio.open_nursery() as nursery:
         for session in sessions:
             nursery.start_soon(append, committer, session, "a")
             nursery.start_soon(append, committer, session, "b")
-        await gate.wait_for_calls(1)
+        await gate.wait_for_calls(len(sessions))
         await trio.testing.wait_all_tasks_blocked()
-        assert gate.waiting <= LANES
         gate.open_gate()
     for session in sessions:
         assert sorted(ids_of(tmp_path, session.session_id)) == ["a", "b"]
+    assert committer.syncs == len(sessions)
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-async def test_where_memory_is_short_for_one_file_the_others_of_its_lane_are_written(tmp_path, folder, place):
+async def test_where_memory_is_short_for_one_file_the_others_are_written(tmp_path, folder):
     """Its folder is replaced by a copy in the middle of its commit, and cannot be read for want of memory."""
     gate, lines, there = Gate(), ScarceLines(), tmp_path / "there"
     there.mkdir()
     fd = os.open(there, os.O_RDONLY | os.O_DIRECTORY)
     lacking = make_session(Folder("main", fd, V3, path=str(there)), there, "lacking")
-    sessions = [make_session(folder, tmp_path, f"s{number}") for number in range(3 * LANES - 1)]
+    sessions = [make_session(folder, tmp_path, f"s{number}") for number in range(6)]
 
     def compose(_parent: str | None) -> list[bytes]:
         lines.append(line("a", None))
@@ -169,7 +169,7 @@ async def test_where_memory_is_short_for_one_file_the_others_of_its_lane_are_wri
 
     async with open_committer(gate.run_sync, sync=sync) as committer, trio.open_nursery() as nursery:
         for number, session in enumerate(sessions):
-            if number == place * LANES:
+            if number == 3:
                 nursery.start_soon(refused, committer)
                 await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(append, committer, session, "a")
@@ -201,7 +201,7 @@ async def test_appends_accepted_before_the_stop_are_written_and_later_ones_are_r
     committer = Committer(
         sync=os.fdatasync,
         record_limit=1 << 20,
-        run_sync=gate.run_sync,
+        threads=lambda carry_out: CommitTasks(gate.run_sync, carry_out),
         on_committed=lambda session: False,
         on_refused=lambda _error: None,
     )
@@ -285,9 +285,9 @@ async def test_other_tasks_run_during_a_long_announcement_and_callers_are_answer
     own = [event for event in events if event not in ("turn", "announce other")]
     assert own == ["announce s"] * 5 + ["told"] * 20 + ["held"]
     assert events.count("announce other") == 5
-    # Between two turns there is at most one slice of each lane.
+    # Between two turns: a slice when results come, one of the task that goes on with them, and the task that holds.
     together = [len(list(group)) for is_turn, group in groupby(events, lambda event: event == "turn") if not is_turn]
-    assert max(together) <= LANES
+    assert max(together) <= 3
 
 
 async def test_an_append_returns_only_when_all_of_it_was_announced(tmp_path, folder):
@@ -309,7 +309,7 @@ async def test_an_append_returns_only_when_all_of_it_was_announced(tmp_path, fol
             events.append("answered")
 
         nursery.start_soon(wait)
-        # Another lane is used meanwhile: every task gets a turn between two slices.
+        # Every task gets a turn between two slices.
         await append(committer, make_session(folder, tmp_path, "other"), "b")
     assert [event for event in events if event == "answered" or left == 0][-1] == "answered"
     assert events.index("answered") >= 5
@@ -383,11 +383,11 @@ async def test_a_symlink_in_place_of_a_transcript_is_not_written_to(tmp_path, fo
     assert (tmp_path / "outside").read_text() == "untouched"
 
 
-async def test_an_unexpected_exception_in_the_thread_fails_the_append(tmp_path, folder):
+async def test_an_unexpected_exception_in_the_thread_fails_the_append_and_ends_the_committer(tmp_path, folder):
     session, outcome = make_session(folder, tmp_path), []
 
-    async def raise_runtime_error(function: Callable[..., Any], *args: Any) -> Any:
-        raise RuntimeError("can't start new thread")
+    def raise_runtime_error(_fd: int) -> None:
+        raise RuntimeError("a bug")
 
     async def ask(committer: Committer) -> None:
         try:
@@ -397,10 +397,37 @@ async def test_an_unexpected_exception_in_the_thread_fails_the_append(tmp_path, 
 
     async with trio.open_nursery() as waiters:
         with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
-            async with open_committer(raise_runtime_error) as committer:
+            async with open_committer(sync=raise_runtime_error) as committer:
                 waiters.start_soon(ask, committer)
                 await trio.sleep(math.inf)
     assert outcome == ["Input/output error"]
+
+
+async def test_an_unexpected_exception_of_a_listener_ends_the_committer_after_all_appends(tmp_path, folder):
+    session, other = make_session(folder, tmp_path), make_session(folder, tmp_path, "other")
+
+    def fail_for_one(one: Session) -> bool:
+        if one is session:
+            raise RuntimeError("a bug")
+        return False
+
+    gate = Gate()
+    answered: list[str] = []
+    with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
+        async with trio.open_nursery() as outer:
+            committer = await outer.start(_start_committer, gate.run_sync, fail_for_one)
+            committer.append_later(session, lambda parent: [line("a", parent)], "a", lambda *_: None)
+            committer.append_later(other, lambda parent: [line("b", parent)], "b", lambda *_: answered.append("b"))
+            await gate.wait_for_calls(2)
+            gate.open_gate()
+            await trio.sleep(math.inf)
+    assert answered == ["b"]
+
+
+async def _start_committer(run_sync: Any, on_committed: Any, *, task_status: Any) -> None:
+    async with open_committer(run_sync, on_committed) as committer:
+        task_status.started(committer)
+        await trio.sleep(math.inf)
 
 
 async def test_appends_wait_while_the_transcript_is_held_exclusively(tmp_path, folder):

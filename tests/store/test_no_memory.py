@@ -13,6 +13,7 @@ from support.followed_store import followed_store, message
 
 from sessiond.errors import StorageError
 from sessiond.store import writing
+from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.store import Message
 from sessiond.tasks import run_in_thread
 
@@ -47,13 +48,12 @@ def _refuse_thread() -> None:
     raise RuntimeError("can't start new thread")
 
 
-@pytest.mark.parametrize("lacks", ["threads", "memory", "memory in the write"])
-async def test_an_append_during_a_shortage_is_refused_and_the_next_one_succeeds(tmp_path: Path, lacks: str) -> None:
+async def test_an_append_without_memory_is_refused_and_the_next_one_succeeds(tmp_path: Path) -> None:
     shortage = ShortageSwitch()
-    async with followed_store(tmp_path, run_sync=shortage.run_sync, sync=shortage.sync, durable=True) as parts:
+    async with followed_store(tmp_path, sync=shortage.sync, durable=True) as parts:
         session = await parts.create(KEY, "before")
         _, reader = parts.follow(KEY)
-        shortage.lacks = lacks
+        shortage.lacks = "memory in the write"
         with pytest.raises(StorageError, match="nothing was stored"):
             await parts.store.append(session, [Message(message("refused"))])
         shortage.lacks = None
@@ -61,6 +61,16 @@ async def test_an_append_during_a_shortage_is_refused_and_the_next_one_succeeds(
         await reader.wait_until(lambda: "after" in reader.texts)
         assert reader.texts == ["after"]
         assert "refused" not in parts.file(KEY).read_text()
+
+
+@pytest.mark.parametrize("lacks", ["threads", "memory"])
+async def test_an_append_needs_no_new_thread(tmp_path: Path, lacks: str) -> None:
+    shortage = ShortageSwitch()
+    async with followed_store(tmp_path, run_sync=shortage.run_sync, threads=CommitThreads, durable=True) as parts:
+        session = await parts.create(KEY, "before")
+        shortage.lacks = lacks
+        await parts.store.append(session, [Message(message("during the shortage"))])
+        assert "during the shortage" in parts.file(KEY).read_text()
 
 
 async def test_another_runtime_error_in_the_work_is_not_reported_as_a_shortage() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from support.commit_tasks import with_commits
 from support.patience import PATIENCE_S
 from support.supervised_runs import ignore_call
 
@@ -204,7 +205,7 @@ async def followed_store(
     """The store `folder/store`, followed. Without `watching` nobody tells of strangers."""
     settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
     async with (
-        open_store(folder / "store", listener=lambda: feed, **(settings | options)) as store,
+        open_store(folder / "store", listener=lambda: feed, **with_commits(settings | options)) as store,
         open_watcher(watcher) as watched,
     ):
         bus = EventBus()

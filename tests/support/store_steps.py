@@ -34,6 +34,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, SessionStore, open_store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.commit_tasks import with_commits
 from support.store_listeners import SilentListener
 
 LIMIT = 8 * 1024 * 1024
@@ -48,7 +49,7 @@ async def inline(function: Callable[..., Any], *args: Any) -> Any:
 def open_inline(store: Path, **more: Any) -> Any:
     """The store, with its file work inline."""
     settings = {"durable": True, "record_limit": LIMIT, "rules": KeyRules(), "run_sync": inline, "ids": _ids()}
-    return open_store(store, listener=SilentListener, **{**settings, **more})
+    return open_store(store, listener=SilentListener, **with_commits({**settings, **more}))
 
 
 def _ids() -> Ids:

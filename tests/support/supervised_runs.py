@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import trio
+from support.commit_tasks import with_commits
 from support.store_listeners import ObservedListener
 
 from sessiond.clock import Clock, Ids
@@ -241,7 +242,7 @@ async def run_harness(
         "run_sync": inline,
     }
     settings |= options
-    async with open_store(folder, listener=lambda: harness.listener, **settings) as store:
+    async with open_store(folder, listener=lambda: harness.listener, **with_commits(settings)) as store:
         bus = EventBus()
         feed = TranscriptFeed(store, bus, on_lost=ignore_call, on_found=ignore_call)
         made = host or FakeHost(folder.parent)

@@ -1,0 +1,134 @@
+"""One thread carries out commits while they are quick; a slow one does not keep the others waiting."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.patience import PATIENCE_S
+
+from sessiond.store import commit_threads
+from sessiond.store.commit_threads import THREADS, CommitThreads
+
+
+@contextmanager
+def started(carry_out: Callable[[str], None]) -> Iterator[CommitThreads[str]]:
+    threads = CommitThreads(carry_out)
+    threads.start()
+    try:
+        yield threads
+    finally:
+        threads.stop()
+
+
+def test_jobs_are_taken_in_the_order_in_which_they_were_put():
+    taken: list[str] = []
+    over = threading.Event()
+
+    def carry_out(job: str) -> None:
+        taken.append(job)
+        if job == "last":
+            over.set()
+
+    with started(carry_out) as threads:
+        jobs = [*(f"{number}" for number in range(500)), "last"]
+        for job in jobs:
+            threads.put(job)
+        assert over.wait(PATIENCE_S)
+    # Several threads may note theirs in another order than they took them, but the first does nearly all.
+    assert sorted(taken) == sorted(jobs)
+
+
+@pytest.mark.parametrize("stuck", range(1, THREADS))
+def test_stuck_jobs_do_not_hold_up_the_others(stuck: int):
+    release, done = threading.Event(), threading.Semaphore(0)
+
+    def carry_out(job: str) -> None:
+        if job == "stuck":
+            release.wait(PATIENCE_S)
+        done.release()
+
+    with started(carry_out) as threads:
+        for _ in range(stuck):
+            threads.put("stuck")
+        for number in range(20):
+            threads.put(str(number))
+        try:
+            for _ in range(20):
+                assert done.acquire(timeout=PATIENCE_S)
+            threads.put("later")
+            assert done.acquire(timeout=PATIENCE_S)
+        finally:
+            release.set()
+        for _ in range(stuck):
+            assert done.acquire(timeout=PATIENCE_S)
+
+
+def test_what_was_put_before_the_stop_is_carried_out_and_then_the_threads_end():
+    begin, taken = threading.Event(), []
+
+    def carry_out(job: str) -> None:
+        begin.wait(PATIENCE_S)
+        taken.append(job)
+
+    before = set(threading.enumerate())
+    with started(carry_out) as threads:
+        own = set(threading.enumerate()) - before
+        assert len(own) == THREADS
+        for number in range(50):
+            threads.put(str(number))
+        threads.stop()
+        begin.set()
+    for thread in own:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert sorted(map(int, taken)) == [*range(50)]
+
+
+@pytest.mark.parametrize("possible", [0, 1, 2])
+def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.MonkeyPatch, possible: int):
+    class Scarce(threading.Thread):
+        left = possible
+
+        def start(self) -> None:
+            if not Scarce.left:
+                raise RuntimeError("can't start new thread")
+            Scarce.left -= 1
+            super().start()
+
+    monkeypatch.setattr(commit_threads.threading, "Thread", Scarce)
+    done = threading.Semaphore(0)
+    threads = CommitThreads[str](lambda _job: done.release())
+    if not possible:
+        with pytest.raises(OSError, match="no thread could be started"):
+            threads.start()
+        return
+    threads.start()
+    for _ in range(20):
+        threads.put("job")
+    for _ in range(20):
+        assert done.acquire(timeout=PATIENCE_S)
+    threads.stop()
+
+
+def test_a_job_is_not_kept_after_it_was_carried_out():
+    # Its lines may be many megabytes, and the next job may be long in coming.
+    class Job:
+        pass
+
+    gone = threading.Event()
+
+    def note(_: object) -> None:
+        gone.set()
+
+    threads = CommitThreads[Job](lambda _job: None)
+    threads.start()
+    job = Job()
+    watched = weakref.ref(job, note)
+    threads.put(job)
+    del job
+    assert gone.wait(PATIENCE_S), watched
+    threads.stop()

@@ -1,0 +1,41 @@
+"""Commits on the event loop, by whatever a test has its file work done with.
+
+Threads know nothing of a test's clock, which jumps as soon as every task waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from sessiond.store.committer import CommitJob
+from sessiond.tasks import RunSync
+
+
+class CommitTasks:
+    """A task for each commit: `carry_out(job)` is called by `run_sync`."""
+
+    def __init__(self, run_sync: RunSync, carry_out: Callable[[CommitJob], None]) -> None:
+        self._run_sync, self._carry_out = run_sync, carry_out
+
+    def start(self) -> None:
+        """Nothing: each commit has its task."""
+
+    def put(self, job: CommitJob) -> None:
+        trio.lowlevel.spawn_system_task(self._run, job)
+
+    def stop(self) -> None:
+        """Nothing: they have ended."""
+
+    async def _run(self, job: CommitJob) -> None:
+        await self._run_sync(self._carry_out, job)
+
+
+def with_commits(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings for `open_store`, whose `run_sync`, if there is one, carries out the commits too."""
+    run_sync = settings.get("run_sync")
+    if run_sync is None or "threads" in settings:
+        return settings
+    return {**settings, "threads": lambda carry_out: CommitTasks(run_sync, carry_out)}
