@@ -17,7 +17,7 @@ pytestmark = pytest.mark.benchmark
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("script", ["store_append", "store_history", "store_list", "store_start"])
+@pytest.mark.parametrize("script", ["bars", "store_append", "store_history", "store_list", "store_start"])
 def test_the_store_reaches_its_figures(script, capsys):
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     # Without bytecode every start is far slower than any user sees it.
