@@ -1,4 +1,4 @@
-"""Real agent programs from the npm registry, told to ask a model server on loopback. Run by `just test-agents`."""
+"""Real agent programs from the npm registry, which use a model server on loopback. Run by `just test-agents`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
 
 
 class ModelServer:
-    """The stub as a process of its own; `requests()` are the bodies that it was sent so far."""
+    """The stub model server as a process; `requests()` are the bodies that it got so far."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -39,7 +39,7 @@ class ModelServer:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A package of the registry, and what its program needs to know about the model server."""
+    """A package of the registry, and how its program is configured to use the model server."""
 
     name: str
     package: str
@@ -47,7 +47,7 @@ class Program(msgspec.Struct, frozen=True):
     model: str
     setup: Callable[[Path, int], dict[str, str]]
     extra: tuple[str, ...] = ()
-    # A program that is put in place by a script of its package, which npm no longer runs unasked.
+    # A script of the package that installs the program, which npm no longer runs by itself.
     installer: str | None = None
 
 
@@ -109,7 +109,7 @@ PROGRAMS = {
             ("--allowedTools", "Bash"),
             "install.cjs",
         ),
-        # Its own sandbox wants to be installed outside of temporary folders.
+        # Its own sandbox does not work from a temporary folder.
         Program("codex", "@openai/codex", "0.169.0", "gpt-5", _codex, ("--dangerously-bypass-approvals-and-sandbox",)),
         Program("gemini", "@google/gemini-cli", "0.61.0", "gemini-2.5-pro", _gemini, ("--yolo",)),
         Program("opencode", "opencode-ai", "1.18.33", "anthropic/claude-sonnet-4-5", _opencode),
@@ -119,7 +119,7 @@ PROGRAMS = {
 
 
 def install(program: Program) -> Path | str:
-    """The program's path, installed where it is not yet; or why that cannot be done."""
+    """The program's path, after installing it if needed; or why it cannot be installed."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         return "npm is not installed"

@@ -2,13 +2,13 @@
 
     python model_server.py [--log FILE]        prints its port; appends each request as a JSON line to FILE
 
-What it answers depends on the last message alone:
+The answer depends on the last message only:
 - the result of a tool: `The command printed: <result>`
 - a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that)
 - a text with `TELL <session key> <message>` in it: a call of the tool sessions_send, where the agent has it
-- a text with `SLOWLY <seconds>` in it: the beginning of an answer, and the rest so much later
+- a text with `SLOWLY <seconds>` in it: the beginning of an answer, and the rest after that time
 - a text with `HANG` in it: the beginning of an answer, and then nothing
-- any other text: `Answer <how many user texts there were> to: <text>`
+- any other text: `Answer <number of user texts> to: <text>`
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHELL_TOOLS = ("Bash", "bash", "exec_command", "shell", "shell_command", "run_sh
 
 
 class Turn:
-    """A request, whatever its API: the user's texts, the last tool result, the tools."""
+    """A request of any of the APIs: the user's texts, the last tool result, the tools."""
 
     def __init__(self, texts: list[str], result: str | None, tools: list[str]) -> None:
         self.texts = texts
@@ -39,7 +39,7 @@ class Turn:
         return found[1].strip() if found and self.result is None and self.shell else None
 
     def call(self) -> tuple[str, Json] | None:
-        """The tool to call, and with what."""
+        """The tool to call, and its arguments."""
         told = re.search(r"TELL (\S+) (.+)", self.last)
         if told and self.result is None and self.send:
             return self.send, {"sessionKey": told[1], "message": told[2].strip(), "timeoutSeconds": 20}
@@ -56,7 +56,7 @@ class Turn:
         return "HANG" in self.last and self.result is None
 
     def pause_s(self) -> float:
-        """How long it thinks after it has begun to answer."""
+        """The pause after the beginning of the answer."""
         found = re.search(r"SLOWLY (\d+)", self.last)
         return float(found[1]) if found and self.result is None else 0.0
 
@@ -140,7 +140,7 @@ def responses_turn(body: Json) -> Turn:
             result = None if own else result
         elif str(item.get("type")).endswith("_call_output"):
             result = _plain(item["output"])
-    # A tool server's tools stand together in a namespace.
+    # The tools of one tool server are in a namespace.
     tools = [
         f"{tool['name']}/{one['name']}" if tool.get("type") == "namespace" else one.get("name", "")
         for tool in body.get("tools") or []

@@ -3,7 +3,7 @@
     python tests/agents/record.py [claude|codex|gemini|opencode|pi]...
 
 Writes tests/golden/presets/<program>-<scene>.jsonl (the output, without this machine's paths, ids and times) and
-<program>-<scene>.events.json (what the preset makes of it: to be read before it is committed).
+<program>-<scene>.events.json (the events that the preset reads from it; check them before a commit).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SCENES = {
 GONE = "00000000-0000-4000-8000-000000000000"
 
 
-def scrubbed(text: str, places: dict[str, str]) -> str:
-    """`text` with places, ids and times of this machine replaced by made-up ones; the same for the same."""
+def scrub(text: str, places: dict[str, str]) -> str:
+    """`text` with paths, ids and times of this machine replaced by made-up ones; equal ones stay equal."""
     for place, name in places.items():
         text = text.replace(place, name)
     seen: dict[str, str] = {}
@@ -110,8 +110,8 @@ def record(folder: Path, program: Any, path: Path, agents: Any) -> None:
         native = said[-1] if said else native
         if not raw:
             continue
-        clean = scrubbed(raw, places)
-        known_clean = scrubbed(known, {}) if known is not None else None
+        clean = scrub(raw, places)
+        known_clean = scrub(known, {}) if known is not None else None
         spec = msgspec.structs.replace(spec, native_session_id=known_clean, workspace=Path("/workspace"))
         (GOLDEN / f"{name}-{scene}.jsonl").write_text(clean)
         found = [{"event": type(event).__name__, **msgspec.to_builtins(event)} for event in events(name, spec, clean)]

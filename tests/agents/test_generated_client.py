@@ -1,4 +1,4 @@
-"""A client that the official OpenRPC generator makes of `rpc.discover`, compiled, against a daemon."""
+"""A client that the official OpenRPC generator creates from `rpc.discover`, compiled, with a real daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.agents
 GENERATOR = "@open-rpc/generator@1.22.3"
-# What the generated package.json asks for, where newer ones of the registry fit each other.
+# The requirements of the generated package.json, in versions that are compatible with each other.
 PACKAGES = (
     *("@open-rpc/client-js@1.7.1", "@open-rpc/meta-schema@1.14.9", "@open-rpc/schema-utils-js@1.15.0"),
     *("@types/json-schema@7.0.3", "@types/lodash@4.14.149", "@types/ws@6.0.4", "@types/node@14.18.63"),
@@ -24,7 +24,7 @@ PACKAGES = (
 )
 SCRIPT = """
 const [port, token] = process.argv.slice(2);
-// The library has no place for the token, which is wanted with the handshake.
+// The library cannot send the token, which the handshake needs.
 const WebSocket = require("ws");
 class WithToken extends WebSocket {
   constructor(address) {
@@ -62,7 +62,7 @@ def run(*command: str, cwd: Path) -> str:
 
 @pytest.fixture
 def tools() -> Path:
-    """A folder with the generator in `generator`, and what its clients are made of in `client`."""
+    """A folder with the generator in `generator`, and the packages of its clients in `client`."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
@@ -73,7 +73,7 @@ def tools() -> Path:
         if (folder / "done").exists():
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        # Else two of them have each their own copy, whose types do not fit.
+        # Otherwise two packages have their own copies, with incompatible types.
         (folder / "package.json").write_text(json.dumps({"overrides": {"@open-rpc/meta-schema": "1.14.9"}}))
         command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
@@ -86,9 +86,9 @@ def tools() -> Path:
 def generate(document: dict[str, Any], folder: Path, tools: Path) -> Path:
     """The generated client, compiled.
 
-    Three faults of the generator are mended in what it makes: properties with a dot in their names want quotes; of
-    `sessions_list` and `sessions.list`, which are one name to it, the first is taken; params by name are checked as if
-    they had gone by position.
+    Three faults of the generator are corrected in its output: properties with a dot in their names need quotes;
+    `sessions_list` and `sessions.list` are one name to it, so that the second is left out; and it checks params by name
+    as if they were by position.
     """
     folder.mkdir()
     methods = [method for method in document["methods"] if method["name"] != "sessions.list"]
@@ -124,5 +124,5 @@ def test_a_generated_client_calls_the_daemon(tmp_path: Path, tools: Path) -> Non
     assert [row["key"] for row in said["listed"]["sessions"]] == ["main"]
     assert [message["role"] for message in said["page"]["messages"]] == ["user", "assistant"]
     assert {"session.message", "sessions.changed"} <= set(said["events"])
-    # The client itself refuses by the schema what the daemon would; the daemon's own refusals come through.
+    # The client itself refuses by the schema; the daemon's own errors reach the caller.
     assert (said["refused"], said["missing"]) == (1, -32002)

@@ -1,4 +1,4 @@
-"""Real agent programs as agents: message in, tool call, reply, usage, resume, abort, sandbox."""
+"""Real agent programs with ExecRuntime: reply, tool call, usage, resume, abort, errors, sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessiond.runtimes.runtime import Message, RunOutcome, RunSpec, ToolPhase
 from sessiond.runtimes.sandbox import Bubblewrap
 
 pytestmark = pytest.mark.agents
-# Each starts in a second or three; a machine that does much else takes longer.
+# A program starts in one to three seconds, and more slowly on a busy machine.
 TURN_S = 60
 USAGE = {"input": 60, "output": 7, "cacheRead": 40, "cacheWrite": 0, "totalTokens": 107}
 
@@ -68,10 +68,10 @@ def make_spec(program, workspace, tmp_path) -> Callable[..., RunSpec]:
 
 @pytest.fixture
 def runtime(program, program_path, model, home) -> ExecRuntime:
-    return made_runtime(program, program_path, program.setup(home, model.port), home)
+    return make_runtime(program, program_path, program.setup(home, model.port), home)
 
 
-def made_runtime(program: Any, path: Path, env: dict[str, str], home: Path) -> ExecRuntime:
+def make_runtime(program: Any, path: Path, env: dict[str, str], home: Path) -> ExecRuntime:
     command = (str(path), *program.extra)
     return ExecRuntime(
         RuntimeConfig(type="exec", preset=program.name, command=command, env={**env, "HOME": str(home)}),
@@ -82,62 +82,62 @@ def made_runtime(program: Any, path: Path, env: dict[str, str], home: Path) -> E
     )
 
 
-async def turn(runtime: ExecRuntime, spec: RunSpec) -> tuple[RunOutcome, Recorder]:
+async def run_turn(runtime: ExecRuntime, spec: RunSpec) -> tuple[RunOutcome, Recorder]:
     recorder = Recorder()
     with trio.fail_after(TURN_S):
         outcome = await runtime.run(spec, recorder)
     return outcome, recorder
 
 
-def counts(usage: dict[str, Any] | None) -> dict[str, Any]:
+def token_counts(usage: dict[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (usage or {}).items() if key != "cost"}
 
 
 async def test_a_message_gets_its_reply(runtime, make_spec) -> None:
-    outcome, recorder = await turn(runtime, make_spec("say hello", context="a note before"))
+    outcome, recorder = await run_turn(runtime, make_spec("say hello", context="a note before"))
     assert (outcome.error, outcome.notes) == (None, ())
     assert outcome.reply is not None
     assert outcome.reply.startswith("Answer 1 to: a note before")
     assert outcome.reply.rstrip().endswith("say hello")
     assert "".join(recorder.deltas) == outcome.reply
     assert [message["role"] for message in recorder.messages] == ["assistant"]
-    assert counts(outcome.usage) == USAGE
+    assert token_counts(outcome.usage) == USAGE
     assert recorder.native
 
 
 async def test_a_tool_is_called_and_its_result_is_in_the_transcript(runtime, make_spec, workspace) -> None:
-    outcome, recorder = await turn(runtime, make_spec("please RUN touch made-by-the-agent && echo forty-two"))
+    outcome, recorder = await run_turn(runtime, make_spec("please RUN touch made-by-the-agent && echo forty-two"))
     assert outcome.error is None
     assert outcome.reply == "The command printed: forty-two"
     assert (workspace / "made-by-the-agent").exists()
     assert [message["role"] for message in recorder.messages] == ["assistant", "toolResult", "assistant"]
     assert [phase for phase, _ in recorder.tools if phase != "update"] == ["start", "end"]
     assert "forty-two" in recorder.messages[1]["content"][0]["text"]
-    assert counts(outcome.usage) == {key: 2 * value for key, value in USAGE.items()}
+    assert token_counts(outcome.usage) == {key: 2 * value for key, value in USAGE.items()}
 
 
-async def test_the_next_run_goes_on_with_the_conversation(runtime, make_spec, model) -> None:
-    _, first = await turn(runtime, make_spec("remember the word heron"))
-    outcome, second = await turn(runtime, make_spec("and again", native_session_id=first.native))
+async def test_the_next_run_resumes_the_conversation_of_the_program(runtime, make_spec, model) -> None:
+    _, first = await run_turn(runtime, make_spec("remember the word heron"))
+    outcome, second = await run_turn(runtime, make_spec("and again", native_session_id=first.native))
     assert (outcome.error, outcome.notes) == (None, ())
     assert outcome.reply is not None
     assert outcome.reply.rstrip() == "Answer 2 to: and again"
     assert "heron" in str(model.requests()[-1])
-    # Of this run alone, whatever the program counts together.
-    assert counts(outcome.usage) == USAGE
+    # The usage of this run alone, though some programs add up all runs.
+    assert token_counts(outcome.usage) == USAGE
     assert (second.native or "").split()[0] == (first.native or "").split()[0]
 
 
-async def test_a_conversation_that_is_gone_is_begun_anew(runtime, make_spec, program) -> None:
+async def test_a_run_with_an_unknown_conversation_starts_a_new_one_and_notes_it(runtime, make_spec, program) -> None:
     gone = "ses_00000000000000000000000000" if program.name == "opencode" else "00000000-0000-4000-8000-000000000000"
-    outcome, recorder = await turn(runtime, make_spec("say hello", native_session_id=gone))
+    outcome, recorder = await run_turn(runtime, make_spec("say hello", native_session_id=gone))
     assert outcome.error is None
     assert outcome.reply == "Answer 1 to: say hello"
     assert outcome.notes == ("the agent did not know its earlier conversation any more and began a new one",)
     assert recorder.native and recorder.native != gone
 
 
-async def test_an_abort_leaves_nothing_running(runtime, make_spec, model) -> None:
+async def test_an_abort_ends_all_processes_of_the_run(runtime, make_spec, model) -> None:
     spec = make_spec("HANG please")
     recorder = Recorder()
     with trio.fail_after(TURN_S):
@@ -145,14 +145,14 @@ async def test_an_abort_leaves_nothing_running(runtime, make_spec, model) -> Non
             nursery.start_soon(runtime.run, spec, recorder)
             while not any("HANG" in str(request) for request in model.requests()):  # noqa: ASYNC110
                 await trio.sleep(0.05)
-            assert running(spec.run_id)
+            assert processes_of(spec.run_id)
             nursery.cancel_scope.cancel()
-        while running(spec.run_id):  # noqa: ASYNC110
+        while processes_of(spec.run_id):  # noqa: ASYNC110
             await trio.sleep(0.05)
 
 
-def running(run_id: str) -> list[int]:
-    """The processes that have this run in their environment."""
+def processes_of(run_id: str) -> list[int]:
+    """The processes with this run in their environment."""
     wanted = f"SESSIOND_RUN_ID={run_id}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -164,20 +164,20 @@ def running(run_id: str) -> list[int]:
     return found
 
 
-# The others try again for minutes.
+# The other programs retry for minutes.
 @pytest.mark.parametrize("program", ["claude", "pi"], indirect=True)
-async def test_a_model_that_does_not_answer_is_an_error_with_the_programs_words(
+async def test_a_failed_connection_to_the_model_is_an_error_with_the_programs_text(
     program, program_path, make_spec, home, model
 ) -> None:
     model.stop()
     env = {**program.setup(home, model.port), "CLAUDE_CODE_MAX_RETRIES": "0"}
-    outcome, _ = await turn(made_runtime(program, program_path, env, home), make_spec("hello"))
+    outcome, _ = await run_turn(make_runtime(program, program_path, env, home), make_spec("hello"))
     assert outcome.reply is None
     assert outcome.error is not None
     assert "onnect" in outcome.error or "fetch" in outcome.error, outcome.error
 
 
-async def test_in_a_sandbox_it_works_with_its_home_in_the_workspace(
+async def test_a_program_works_in_a_sandbox_with_its_home_in_the_workspace(
     program, program_path, make_spec, workspace, model
 ) -> None:
     reason = await Bubblewrap(private=()).find_problem()
@@ -185,19 +185,19 @@ async def test_in_a_sandbox_it_works_with_its_home_in_the_workspace(
         pytest.skip(reason)
     home = workspace / "home"
     home.mkdir()
-    runtime = made_runtime(program, program_path, program.setup(home, model.port), home)
-    # Nothing listens there in this test, and nothing asks; it has to exist to be mounted.
-    spec = make_spec("please RUN ls -a /home", sandboxed=True, socket=model_socket(workspace))
-    outcome, first = await turn(runtime, spec)
+    runtime = make_runtime(program, program_path, program.setup(home, model.port), home)
+    # The socket must exist to be mounted; nobody uses it in this test.
+    spec = make_spec("please RUN ls -a /home", sandboxed=True, socket=create_socket_file(workspace))
+    outcome, first = await run_turn(runtime, spec)
     assert outcome.error is None
     assert outcome.reply is not None
     assert outcome.reply.startswith("The command printed: .")
     again = make_spec("and again", sandboxed=True, socket=spec.socket, native_session_id=first.native)
-    outcome, _ = await turn(runtime, again)
+    outcome, _ = await run_turn(runtime, again)
     assert (outcome.reply or "").rstrip() == "Answer 2 to: and again"
 
 
-def model_socket(workspace: Path) -> Path:
+def create_socket_file(workspace: Path) -> Path:
     path = workspace.parent / "agent.sock"
     path.touch()
     return path

@@ -1,6 +1,6 @@
 """A real agent program in a run of sessiond, with `sessiond` as its tool server or in its shell: the tools are there in
-the first turn, and what it says there is said as the run's session. Nothing tells the program of the run but the
-environment that the daemon gives it, of which it hands on what it likes."""
+the first turn, and act as the run's session. The program learns of the run from its environment only, of which it
+passes on what it likes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ RUN_MS = 120_000
 READER = "agent:main:mcp:reader"
 DESK = "agent:main:desk"
 SEND = "mcp__sessiond__sessions_send"
-# The README's line for each; opencode has it in its settings, and pi knows no tool servers.
+# The README's command for each; opencode has a settings file, and pi has no tool servers.
 ADD = {
     "claude": ["mcp", "add", "--scope", "user", "sessiond", "--", "sessiond", "mcp"],
     "codex": ["mcp", "add", "sessiond", "--", "sessiond", "mcp"],
     "gemini": ["mcp", "add", "--scope", "user", "sessiond", "sessiond", "mcp"],
 }
-# What a person allows it to use.
+# The tools that the user permits.
 ALLOWED = {"claude": ("--allowedTools", f"Bash,{SEND}")}
 
 
-class Desk:
+class ToolServerDaemon:
     """A daemon whose agent `main` is the program, in a home with `sessiond` on the PATH."""
 
     def __init__(self, daemon: Daemon, program: Any, path: Path, model: Any, home: Path) -> None:
@@ -40,7 +40,7 @@ class Desk:
         ours.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
         ours.chmod(0o755)
         self._env = {"HOME": str(home), "PATH": f"{ours.parent}:{os.environ['PATH']}"}
-        # Tools of servers stand in its requests, where the stub looks, instead of being searched for first.
+        # Requests contain the servers' tools at once, as the stub needs it, instead of a tool to search for them.
         self._env |= {"ENABLE_TOOL_SEARCH": "false", **program.setup(home, model.port)}
 
     def start(self, config: str = "") -> Daemon:
@@ -56,7 +56,7 @@ class Desk:
         )
 
     def add_tool_server(self) -> None:
-        """As the README says it, in a shell of the user."""
+        """Add it as the README says, in the user's shell."""
         if self.program.name == "opencode":
             file = self.home / ".config" / "opencode" / "opencode.json"
             settings = json.loads(file.read_text())
@@ -73,37 +73,37 @@ class Desk:
             wire.socket.settimeout(RUN_MS / 1000 + 10)
             return wire.call("agent.wait", runId=sent["runId"], timeoutMs=RUN_MS)
 
-    def told(self) -> tuple[str, str]:
-        """What the reader was told, and by whom."""
+    def received(self) -> tuple[str, str]:
+        """The message that the reader got, and its sender."""
         (message,) = self.daemon.call("sessions_history", sessionKey=READER)["messages"]
         return message["content"], message["provenance"]["sourceSessionKey"]
 
     def first_request(self, text: str) -> Any:
-        """The first that asks the model with `text` and tools; what only looks for a title has none."""
+        """The first request with `text` and tools; a request for a title has no tools."""
         bodies = [request["body"] for request in self.model.requests()]
         return next(body for body in bodies if text in json.dumps(body) and body.get("tools"))
 
 
 @pytest.fixture
-def desk(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path) -> Desk:
-    return Desk(daemon, program, program_path, model, home)
+def desk(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path) -> ToolServerDaemon:
+    return ToolServerDaemon(daemon, program, program_path, model, home)
 
 
 @pytest.mark.parametrize("program", ["claude", "codex", "gemini", "opencode"], indirect=True)
-def test_the_tools_are_there_in_the_first_turn_and_speak_as_the_run(desk: Desk) -> None:
+def test_the_tools_are_in_the_first_turn_and_act_as_the_runs_session(desk: ToolServerDaemon) -> None:
     desk.add_tool_server()
     daemon = desk.start()
     daemon.call("sessions.create", key=READER)
     ended = desk.say(f"please TELL {READER} the heron is grey")
     assert ended["status"] == "ok", ended
     assert "sessions_send" in json.dumps(desk.first_request("TELL")["tools"])
-    assert desk.told() == ("the heron is grey", DESK)
+    assert desk.received() == ("the heron is grey", DESK)
 
 
-def test_its_shell_speaks_as_the_run(desk: Desk) -> None:
+def test_commands_in_the_programs_shell_act_as_the_runs_session(desk: ToolServerDaemon) -> None:
     daemon = desk.start()
     daemon.call("sessions.create", key=READER)
-    # By its whole path: Codex has a login shell, which makes a PATH of its own.
+    # The whole path, because Codex uses a login shell, which sets its own PATH.
     ended = desk.say(f"please RUN {desk.sessiond} send --no-wait {READER} the heron is grey")
     assert ended["status"] == "ok", ended
-    assert desk.told() == ("the heron is grey", DESK)
+    assert desk.received() == ("the heron is grey", DESK)

@@ -1,5 +1,5 @@
-"""The recipes of docs/sandbox.md, line by line, with the real programs: they answer with the login and the settings of
-the user's home, cannot change them, and keep what is theirs."""
+"""The recipes of docs/sandbox.md with the real programs, which use the login and the settings of the user's home,
+cannot change them, and keep their own files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN_MS = 120_000
 
 
 def recipe(name: str) -> tuple[str, dict[str, Any]]:
-    """The shell lines and the agent of a program's section."""
+    """The shell commands and the agent in a program's section."""
     section = PAGE.partition(f"\n## {TITLES[name]}\n")[2].partition("\n## ")[0]
     blocks = dict(re.findall(r"```(sh|toml)\n(.*?)```", section, re.DOTALL))
     (agent,) = tomllib.loads(blocks["toml"])["agents"]["list"]
@@ -33,7 +33,7 @@ def recipe(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def log_in(name: str, home: Path, port: int) -> dict[str, str]:
-    """Settings and a login in files of `home`, as a user has them; variables that only a stub needs are returned."""
+    """Write settings and a login into `home`, as a user has them; the variables that only the stub needs."""
     base = f"http://127.0.0.1:{port}"
     files: dict[str, Any]
     match name:
@@ -78,8 +78,8 @@ def log_in(name: str, home: Path, port: int) -> dict[str, str]:
     return own.get(name, {})
 
 
-class Box:
-    """A daemon whose agent is the program as its recipe has it, in a home with a login."""
+class SandboxedDaemon:
+    """A daemon with the agent of the recipe, in a home with a login."""
 
     def __init__(self, daemon: Daemon, program: Any, path: Path, model: Any, home: Path) -> None:
         self.daemon, self.home, self.model = daemon, home, model
@@ -89,7 +89,7 @@ class Box:
         subprocess.run(["bash", "-euc", lines], env=env, check=True)
         self.id = agent["id"]
         runtime = agent["runtime"]
-        # Where the program is, as `agents detect` says it, and what a person allows it.
+        # The path of the program, as `agents detect` prints it, and the tools that the user permits.
         extra = ("--allowedTools", "Bash") if program.name == "claude" else program.extra
         runtime["command"] = [str(path), *extra]
         runtime["env"] |= own
@@ -107,29 +107,29 @@ class Box:
 
 
 @pytest.fixture
-def box(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path) -> Box:
+def box(daemon: Daemon, program: Any, program_path: Path, model: Any, home: Path) -> SandboxedDaemon:
     reason = trio.run(Bubblewrap(private=()).find_problem)
     if reason is not None:
         pytest.skip(reason)
-    return Box(daemon, program, program_path, model, home)
+    return SandboxedDaemon(daemon, program, program_path, model, home)
 
 
-# Longer than a thread of the daemon lives that has nothing to do, many times over.
+# Many times longer than the daemon keeps an idle thread.
 SLOW_S = 60
 
 
 @pytest.mark.parametrize("program", ["claude", "codex"], indirect=True)
-def test_a_run_of_a_minute_ends_well_on_a_daemon_with_nothing_else_to_do(box: Box) -> None:
+def test_a_run_of_a_minute_ends_ok_on_an_otherwise_idle_daemon(box: SandboxedDaemon) -> None:
     ended = box.say(f"please answer SLOWLY {SLOW_S}")
     assert (ended["status"], ended.get("reply", "").rstrip()) == ("ok", f"Answer 1 to: please answer SLOWLY {SLOW_S}")
     assert ended["endedAt"] - ended["startedAt"] >= SLOW_S * 1000
 
 
-def test_a_recipe_works_as_it_stands_there(box: Box) -> None:
+def test_a_recipe_of_the_page_works(box: SandboxedDaemon) -> None:
     (box.home / "secret.txt").write_text("the heron is grey")
     before = {path: path.read_bytes() for path in box.read_only}
     shown = " ".join(str(path) for path in box.read_only)
-    # In a script: some programs ask for a permission where a command itself names what is outside of the workspace.
+    # In a script, because some programs ask for permission if a command names files outside of the workspace.
     (box.own_home.parent / "probe.sh").write_text(
         f"for f in {shown}; do echo x >> $f || echo kept; done; cat {box.home}/secret.txt; true\n"
     )
@@ -138,7 +138,7 @@ def test_a_recipe_works_as_it_stands_there(box: Box) -> None:
     assert ended["reply"].count("kept") == len(box.read_only), ended
     assert "heron" not in ended["reply"]
     assert {path: path.read_bytes() for path in box.read_only} == before
-    # The conversation is the program's own, and kept in the home of this agent.
+    # The program keeps its conversation in the home of this agent.
     again = box.say("and again")
     assert again["status"] == "ok" and again["reply"].rstrip() == "Answer 2 to: and again", again
     assert any(path.is_file() and not path.is_symlink() for path in box.own_home.rglob("*"))

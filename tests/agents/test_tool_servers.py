@@ -1,4 +1,4 @@
-"""Other people's MCP clients with `sessiond mcp`: the agent programs' own commands for it, and the inspector."""
+"""Third-party MCP clients with `sessiond mcp`: the agent programs' own commands, and the MCP inspector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.agents
-# The line of the README, and what the program says of its tool servers.
+# The command of the README, and what the program then lists.
 ADDED = {
     "claude": (
         ["mcp", "add", "--scope", "user", "sessiond", "--", "sessiond", "mcp"],
@@ -30,8 +30,8 @@ def agents(model: Any) -> Any:
     return sys.modules[type(model).__module__]
 
 
-def environ(daemon: Daemon, home: Path) -> dict[str, str]:
-    """A home with `sessiond` on its PATH."""
+def make_environ(daemon: Daemon, home: Path) -> dict[str, str]:
+    """Put `sessiond` into the home; an environment with it on PATH."""
     program = home / "bin" / "sessiond"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
@@ -41,19 +41,21 @@ def environ(daemon: Daemon, home: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(ADDED))
-def test_an_agent_program_takes_it_as_a_tool_server(daemon: Daemon, model: Any, home: Path, name: str) -> None:
+def test_an_agent_program_connects_to_sessiond_as_a_tool_server(
+    daemon: Daemon, model: Any, home: Path, name: str
+) -> None:
     path = agents(model).install(agents(model).PROGRAMS[name])
     if isinstance(path, str):
         pytest.skip(path)
     daemon.start()
-    env = environ(daemon, home)
+    env = make_environ(daemon, home)
     add, listed = ADDED[name]
     subprocess.run([path, *add], env=env, cwd=home, check=True, capture_output=True, timeout=60)
     done = subprocess.run([path, "mcp", "list"], env=env, cwd=home, check=True, capture_output=True, timeout=60)
     assert listed in done.stdout.decode() + done.stderr.decode()
 
 
-def test_the_inspector_calls_its_tools(daemon: Daemon, model: Any, home: Path) -> None:
+def test_the_mcp_inspector_calls_the_tools_of_sessiond(daemon: Daemon, model: Any, home: Path) -> None:
     # The newest version that runs on Node 20.
     inspector = agents(model).Program(
         "mcp-inspector", "@modelcontextprotocol/inspector", "0.15.0", "", lambda _home, _port: {}
@@ -62,7 +64,7 @@ def test_the_inspector_calls_its_tools(daemon: Daemon, model: Any, home: Path) -
     if isinstance(path, str):
         pytest.skip(path)
     daemon.start()
-    env = environ(daemon, home)
+    env = make_environ(daemon, home)
     server = ["-e", f"SESSIOND_SOCKET={daemon.socket}", str(shutil.which("sessiond", path=env["PATH"])), "mcp"]
 
     def inspect(*asked: str) -> Any:

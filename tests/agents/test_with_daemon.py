@@ -13,7 +13,7 @@ from support.real_daemon import Daemon
 from sessiond.runtimes.presets.tool_servers import PROGRAMS
 
 pytestmark = pytest.mark.agents
-# A run of such a program takes some seconds; on a machine that does much else, more.
+# A run of such a program takes some seconds, and longer on a busy machine.
 RUN_MS = 120_000
 
 
@@ -23,7 +23,7 @@ def program(request: pytest.FixtureRequest) -> Any:
     return agents.PROGRAMS[request.param]
 
 
-class Desk:
+class ProgramDaemon:
     """A daemon whose agent `main` is one of the programs."""
 
     def __init__(self, daemon: Daemon, program: Any, path: Path, model: Any, home: Path) -> None:
@@ -32,7 +32,7 @@ class Desk:
         self._workspace = home.parent / "workspace"
 
     def start(self, *words: str) -> Daemon:
-        # Tools of servers stand in its requests at once, where the stub looks, instead of being searched for first.
+        # Requests contain the servers' tools at once, as the stub needs it, instead of a tool to search for them.
         env = {"HOME": str(self._home), "ENABLE_TOOL_SEARCH": "false"}
         env |= self.program.setup(self._home, self.model.port)
         command = [str(self._path), *(words or self.program.extra)]
@@ -47,8 +47,8 @@ class Desk:
             + "} }\n"
         )
 
-    def with_sessions(self) -> Daemon:
-        """Start it with `sessiond mcp` among the program's own tools, let in as `sessiond setup` does it."""
+    def start_with_tools(self) -> Daemon:
+        """Start it with `sessiond mcp` among the program's tools, permitted as by `sessiond setup`."""
         ours = self._home / "sessiond"
         ours.write_text(f'#!/bin/sh\nexec {sys.executable} -m sessiond "$@"\n')
         ours.chmod(0o755)
@@ -62,20 +62,20 @@ class Desk:
 
     def say(self, key: str, text: str) -> Any:
         sent = self.daemon.call("chat.send", sessionKey=key, message=text)
-        return self.ended(sent["runId"])
+        return self.wait_for_end(sent["runId"])
 
-    def ended(self, run_id: str) -> Any:
+    def wait_for_end(self, run_id: str) -> Any:
         with self.daemon.connect() as wire:
             wire.socket.settimeout(RUN_MS / 1000 + 10)
             return wire.call("agent.wait", runId=run_id, timeoutMs=RUN_MS)
 
 
 @pytest.fixture
-def desk(daemon, program, program_path, model, home) -> Desk:
-    return Desk(daemon, program, program_path, model, home)
+def desk(daemon, program, program_path, model, home) -> ProgramDaemon:
+    return ProgramDaemon(daemon, program, program_path, model, home)
 
 
-def test_message_tool_call_reply_usage_resume_and_restart(desk: Desk) -> None:
+def test_a_program_calls_a_tool_replies_counts_tokens_and_resumes_after_a_restart(desk: ProgramDaemon) -> None:
     daemon = desk.start()
     ended = desk.say("main", "please RUN echo forty-two")
     assert (ended["status"], ended.get("reply")) == ("ok", "The command printed: forty-two"), ended
@@ -83,7 +83,7 @@ def test_message_tool_call_reply_usage_resume_and_restart(desk: Desk) -> None:
     assert [message["role"] for message in messages] == ["user", "assistant", "toolResult", "assistant"]
     assert any(block["type"] == "toolCall" for block in messages[1]["content"])
     (row,) = daemon.rows()
-    # Two turns of the model: 60 tokens in and 40 cached, 7 out, each.
+    # Two turns of the model, each with 60 input, 40 cached and 7 output tokens.
     assert {name: row[name] for name in ("status", "inputTokens", "outputTokens", "messageCount")} == {
         "status": "ok",
         "inputTokens": 120,
@@ -97,18 +97,18 @@ def test_message_tool_call_reply_usage_resume_and_restart(desk: Desk) -> None:
     assert "forty-two" in str(desk.model.requests()[-1])
 
 
-def test_an_abort_ends_the_program(desk: Desk) -> None:
+def test_an_abort_ends_the_program(desk: ProgramDaemon) -> None:
     daemon = desk.start()
     sent = daemon.call("chat.send", sessionKey="main", message="HANG please")
-    daemon.wait_for(lambda: "HANG" in str(desk.model.requests()), "the program asked nothing")
-    assert _living(sent["runId"])
+    daemon.wait_for(lambda: "HANG" in str(desk.model.requests()), "the program sent no request")
+    assert _processes_of(sent["runId"])
     assert daemon.call("chat.abort", sessionKey="main") == {"aborted": True, "runIds": [sent["runId"]]}
-    assert desk.ended(sent["runId"])["status"] == "aborted"
-    daemon.wait_for(lambda: not _living(sent["runId"]), "the program lives on")
+    assert desk.wait_for_end(sent["runId"])["status"] == "aborted"
+    daemon.wait_for(lambda: not _processes_of(sent["runId"]), "the program still runs")
 
 
-def _living(run_id: str) -> list[int]:
-    """The processes that have this run in their environment."""
+def _processes_of(run_id: str) -> list[int]:
+    """The processes with this run in their environment."""
     wanted = f"SESSIOND_RUN_ID={run_id}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -120,8 +120,8 @@ def _living(run_id: str) -> list[int]:
     return found
 
 
-def test_an_agent_writes_to_another_session_with_its_own_tools(desk: Desk) -> None:
-    daemon = desk.with_sessions()
+def test_an_agent_sends_to_another_session_with_its_own_tools(desk: ProgramDaemon) -> None:
+    daemon = desk.start_with_tools()
     daemon.call("sessions.create", key="agent:main:mcp:reader")
     ended = desk.say("agent:main:desk", "please TELL agent:main:mcp:reader the heron is grey")
     assert ended["status"] == "ok", ended
@@ -136,12 +136,12 @@ def test_an_agent_writes_to_another_session_with_its_own_tools(desk: Desk) -> No
     }
 
 
-def test_an_agent_gets_the_answer_of_another_session_as_its_tools_result(desk: Desk) -> None:
-    daemon = desk.with_sessions()
+def test_an_agent_gets_the_answer_of_another_session_as_its_tools_result(desk: ProgramDaemon) -> None:
+    daemon = desk.start_with_tools()
     daemon.call("sessions.create", key="main")
     ended = desk.say("agent:main:desk", "please TELL main what is a heron?")
     assert ended["status"] == "ok", ended
-    # The other session's agent is the same program: its answer is the tool's result, and that is what is told.
+    # The other session's agent is the same program. Its answer is the tool's result, which the reply quotes.
     assert "what is a heron?" in ended["reply"], ended
     said = daemon.call("sessions_history", sessionKey="main")["messages"]
     assert said[0]["content"] == "what is a heron?"

@@ -1,4 +1,4 @@
-"""How quick a search is, and what it does to everybody else: `python tests/benchmarks/search.py [MB] [sessions]`.
+"""How fast a search is, and how it delays other calls: `python tests/benchmarks/search.py [MB] [sessions]`.
 
 Writes a store of that size (1000 MB in 400 sessions), starts the real daemon on it, and measures over the real socket:
 a first page of matches, a search through everything, a search whose every line is a candidate, pings meanwhile, and how
@@ -54,7 +54,7 @@ def stamp(at: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at / 1000)) + f".{at % 1000:03d}Z"
 
 
-def timed(daemon: Daemon, **params: object) -> str:
+def search_and_format(daemon: Daemon, **params: object) -> str:
     with daemon.connect() as wire:
         began = time.perf_counter()
         found = wire.call("sessions_search", **params)
@@ -94,7 +94,7 @@ class Pings:
         return f"{len(ordered)} answers, median {at(0.5):.2f} ms, p99 {at(0.99):.2f} ms, worst {ordered[-1]:.2f} ms"
 
 
-def cancelled(daemon: Daemon) -> float:
+def measure_cancel_ms(daemon: Daemon) -> float:
     with daemon.connect() as wire:
         wire.send({"jsonrpc": "2.0", "id": 1, "method": "sessions_search", "params": {"query": "nowhere at all"}})
         time.sleep(0.1)
@@ -116,7 +116,7 @@ def main() -> None:
         daemon.start()
         print(f"first start, every transcript read: {time.perf_counter() - began:.1f} s")
         try:
-            print(f"first page of a common word: {timed(daemon, query='a', limit=50)}")
+            print(f"first page of a common word: {search_and_format(daemon, query='a', limit=50)}")
             for what, query, others in (
                 ("one match in the oldest session", RARE.upper(), ("ping", {})),
                 ("no match at all", "nowhere at all", ("sessions_list", {"limit": 50})),
@@ -124,9 +124,9 @@ def main() -> None:
                 ("every line a candidate, no match", "parentid", ("ping", {})),
             ):
                 with Pings(daemon, others[0], **others[1]) as pings:
-                    print(f"{what}: {timed(daemon, query=query)}")
+                    print(f"{what}: {search_and_format(daemon, query=query)}")
                 print(f"  {others[0]} meanwhile: {pings}")
-            print(f"a cancelled search ended after {cancelled(daemon):.1f} ms")
+            print(f"a cancelled search ended after {measure_cancel_ms(daemon):.1f} ms")
         finally:
             daemon.stop()
 

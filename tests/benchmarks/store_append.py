@@ -22,7 +22,7 @@ ROUNDS = 5
 SECONDS = 0.6
 
 
-def bare(path: Path) -> float:
+def write_and_sync(path: Path) -> float:
     """Appends per second of one write and one fdatasync each."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     data, count, start = line(1), 0, perf_counter()
@@ -51,25 +51,25 @@ async def through_the_store(store: SessionStore, sessions: list[Session], append
     return sum(counts) / (perf_counter() - start)
 
 
-async def told_by_the_store(store: SessionStore, session: Session, appenders: int) -> float:
+async def append_later_through_the_store(store: SessionStore, session: Session, appenders: int) -> float:
     """The same with `append_later`, as `chat.inject` does it: told of the commit, without a task that waits for it."""
     count, going = 0, appenders
     start = perf_counter()
     over = trio.Event()
 
-    def again(_ids: list[str], error: StorageError | None) -> None:
+    def append_next(_ids: list[str], error: StorageError | None) -> None:
         nonlocal count, going
         assert error is None
         count += 1
         if perf_counter() - start < SECONDS:
-            store.append_later(session, store.make_drafts([Message(text(count))]), again)
+            store.append_later(session, store.make_drafts([Message(text(count))]), append_next)
             return
         going -= 1
         if not going:
             over.set()
 
     for _ in range(appenders):
-        store.append_later(session, store.make_drafts([Message(text(0))]), again)
+        store.append_later(session, store.make_drafts([Message(text(0))]), append_next)
     await over.wait()
     return count / (perf_counter() - start)
 
@@ -83,10 +83,10 @@ async def measure(path: Path) -> list[bool]:
         rates: dict[str, list[float]] = {"bare": [], "1": [], "32 tasks in one session": []}
         rates |= {"32 in one session": [], "32 in 32 sessions": []}
         for _ in range(ROUNDS):
-            rates["bare"].append(bare(path / "bare"))
+            rates["bare"].append(write_and_sync(path / "bare"))
             rates["1"].append(await through_the_store(store, sessions[:1], 1))
             rates["32 tasks in one session"].append(await through_the_store(store, sessions[:1], APPENDERS))
-            rates["32 in one session"].append(await told_by_the_store(store, sessions[0], APPENDERS))
+            rates["32 in one session"].append(await append_later_through_the_store(store, sessions[0], APPENDERS))
             rates["32 in 32 sessions"].append(await through_the_store(store, sessions, APPENDERS))
     for what, values in rates.items():
         print(f"     {what}: {median(values):,.0f} appends/s")

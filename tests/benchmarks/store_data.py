@@ -1,4 +1,4 @@
-"""What the benchmarks of the store share: messages, stores of a given size, and how a figure is printed."""
+"""Shared by the benchmarks of the store: messages, stores of a given size, and printing of figures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def header(session_id: str, key: str, at: int) -> bytes:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder on a real disk: what is measured is its sync. SESSIOND_BENCH_DIR says where."""
+    """A folder on a real disk, because its sync is measured. SESSIOND_BENCH_DIR is its parent."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("SESSIOND_BENCH_DIR"), prefix="sessiond-bench-") as path:
         yield Path(path)
 
@@ -85,7 +85,7 @@ def median(values: list[float]) -> float:
 
 
 def best_of(rounds: int, function: Callable[[], object]) -> float:
-    """Seconds of the quickest of `rounds`: the others had company."""
+    """Seconds of the fastest of `rounds`, which other programs disturbed least."""
     times = []
     for _ in range(rounds):
         start = perf_counter()

@@ -14,8 +14,8 @@ COUNTS = (200, 10_000, 100_000)
 ROUNDS = 300
 
 
-def filled(count: int) -> Catalog:
-    """A catalog whose sessions were last used in no order of their names."""
+def make_catalog(count: int) -> Catalog:
+    """A catalog whose sessions were last used in random order."""
     folder, catalog, sessions = Folder("main", -1, dialect=V3), Catalog(), []
     for number in range(count):
         key = f"agent:main:whatsapp:direct:{number:012d}"
@@ -28,7 +28,7 @@ def filled(count: int) -> Catalog:
 def main() -> None:
     times = []
     for count in COUNTS:
-        catalog = filled(count)
+        catalog = make_catalog(count)
         assert len(list(islice(catalog.newest(), 200))) == 200
         times.append(best_of(ROUNDS, lambda: list(islice(catalog.newest(), 200))))  # noqa: B023
         print(f"     {count:,} sessions: {times[-1] * 1e6:.0f} us")

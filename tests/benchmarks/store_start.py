@@ -36,8 +36,8 @@ trio.run(main)
 """
 
 
-def opened(store: Path) -> dict[str, object]:
-    """What a process that imports and opens the store says."""
+def open_in_process(store: Path) -> dict[str, object]:
+    """The figures of a new process that imports and opens the store."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS + OPEN, str(store)],
         capture_output=True,
@@ -52,11 +52,11 @@ def main() -> None:
     with scratch() as path:
         make_sessions(path / "store", COUNT)
         index = path / "store" / "agents" / "main" / "sessions" / "sessions.json"
-        first = opened(path / "store")
-        runs = [opened(path / "store") for _ in range(ROUNDS)]
+        first = open_in_process(path / "store")
+        runs = [open_in_process(path / "store") for _ in range(ROUNDS)]
         assert index.exists()
         index.unlink()
-        again = opened(path / "store")
+        again = open_in_process(path / "store")
     assert all(run["rows"] == first["rows"] == again["rows"] and run["count"] == COUNT for run in runs)
     assert all(run["said"] == [] for run in runs)
     assert again["said"] == [[COUNT - 1, COUNT, "main"]]

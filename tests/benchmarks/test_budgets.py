@@ -1,7 +1,7 @@
-"""What one client may cost: each attack whole, and all of them at once by eight tokens. `just bench -k budgets`.
+"""What one client can cost: each attack alone, and all of them at once by eight tokens. `just bench -k budgets`.
 
-SESSIOND_SOAK_S says for how many seconds the mix goes on. The bar is that of a ping and of memory, on a quiet machine.
-What the loop's steps take by the clock of its own thread is printed beside it: the longest are the garbage collector's.
+SESSIOND_SOAK_S is the duration of the mix in seconds. The bounds are the time of a ping and memory, on a quiet machine.
+The CPU times of the event loop's steps are printed too; the longest are those of the garbage collector.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.benchmark
 
 PING_S = 0.050
 SECONDS = float(os.environ.get("SESSIOND_SOAK_S", "30"))
-# Of what was asked in the mix: if less is answered, it is not the daemon that is tested.
+# The part of the requests in the mix that must be answered; with less, the daemon would not be tested.
 SERVED_PART = 0.02
 
 
@@ -46,7 +46,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
 
 
 @pytest.mark.parametrize("name", list(ATTACKS))
-def test_budgets_beside_one_attack(daemon: TimedDaemon, name: str) -> None:
+def test_pings_and_memory_stay_within_bounds_during_one_attack(daemon: TimedDaemon, name: str) -> None:
     attack = Attack(daemon, mint_token(daemon), Size())
     measured = measure(daemon, lambda: ATTACKS[name](attack))
     steps = daemon.steps()
@@ -58,7 +58,7 @@ def test_budgets_beside_one_attack(daemon: TimedDaemon, name: str) -> None:
 
 
 def mix(daemon: TimedDaemon, seconds: float) -> dict[str, Counter[str]]:
-    """Eight tokens, each with every attack in an order of its own; what came of each attack."""
+    """Every attack by eight tokens, each in its own order; the outcomes of each attack."""
     ends = time.monotonic() + seconds
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in ATTACKS}
     tokens = [mint_token(daemon) for _ in range(8)]
@@ -68,7 +68,7 @@ def mix(daemon: TimedDaemon, seconds: float) -> dict[str, Counter[str]]:
         while time.monotonic() < ends:
             name, perform = list(ATTACKS.items())[turn % len(ATTACKS)]
             attack = Attack(daemon, token, Size())
-            with suppress(OSError, RpcFailure):  # turned away in the middle of it
+            with suppress(OSError, RpcFailure):  # refused during the attack
                 perform(attack)
             attack.close()
             with lock:
@@ -83,7 +83,7 @@ def mix(daemon: TimedDaemon, seconds: float) -> dict[str, Counter[str]]:
     return outcomes
 
 
-def test_budgets_under_a_mixed_attack(daemon: TimedDaemon) -> None:
+def test_pings_and_memory_stay_within_bounds_during_all_attacks_at_once(daemon: TimedDaemon) -> None:
     found: dict[str, Counter[str]] = {}
     measured = measure(daemon, lambda: found.update(mix(daemon, SECONDS)))
     steps = daemon.steps()
@@ -93,7 +93,7 @@ def test_budgets_under_a_mixed_attack(daemon: TimedDaemon) -> None:
     for name, outcomes in found.items():
         asked = outcomes.total()
         assert set(outcomes) - EXPECTED_REFUSALS <= {"served", "waiting"}, name
-        # Of a batch of histories one fits into the 16 MiB that its answers have together.
+        # Of a batch of histories only one fits into the 16 MiB for its answers.
         meant = asked / Size().histories if name == "batch_of_histories" else asked
         assert SECONDS < 30 or outcomes["served"] + outcomes["waiting"] > SERVED_PART * meant, name
     assert measured.grown_bytes < GROWTH_BYTES

@@ -1,6 +1,6 @@
-"""How soon and how many events reach their subscribers, each figure beside a baseline of the same run. `just bench`.
+"""Latency and throughput of events to subscribers, each with a baseline of the same run. `just bench`.
 
-Source of the bounds: the issue "Live". Medians: the machine has other things to do.
+Medians, because other programs run on the machine.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ def request(method: str, params: dict[str, Any], number: int = 1) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode() + b"\n"
 
 
-def said(text: str) -> dict[str, str]:
+def message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
 def record(text: str) -> bytes:
-    return json.dumps({"type": "message", "id": text[:20], "message": said(text)}).encode() + b"\n"
+    return json.dumps({"type": "message", "id": text[:20], "message": message(text)}).encode() + b"\n"
 
 
-def connected(path: Path) -> socket.socket:
+def connect(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(str(path))
     return sock
 
 
-def subscribed(daemon: Daemon, key: str | None = KEY) -> socket.socket:
-    """A connection that follows, its answer read."""
-    sock = connected(daemon.socket)
+def subscribe(daemon: Daemon, key: str | None = KEY) -> socket.socket:
+    """A connection with a subscription that was acknowledged."""
+    sock = connect(daemon.socket)
     method, params = ("sessions.subscribe", {}) if key is None else ("sessions.messages.subscribe", {"key": key})
     sock.sendall(request(method, params))
     assert b'"subscribed":true' in sock.recv(65536)
     return sock
 
 
-def transcript(daemon: Daemon) -> Path:
-    """The file of a new session."""
+def create_session(daemon: Daemon) -> Path:
+    """Create a session; the path of its transcript."""
     daemon.call("sessions.create", key=KEY)
     return Path(daemon.rows()[0]["transcriptPath"])
 
 
 class Arrivals:
-    """When each of several descriptors had its whole line."""
+    """Measures when each of several descriptors has a whole line."""
 
     def __init__(self, *files: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -77,7 +77,7 @@ class Arrivals:
         self._selector.close()
 
     def warm_up(self, write: Callable[[], object], last: int) -> None:
-        """Write until `last` shows something, and read everything that came of it."""
+        """Write until `last` has data, and read everything that arrived."""
         came: set[int] = set()
         while last not in came:
             write()
@@ -117,17 +117,19 @@ def tail(path: Path) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("subscribers", [1, 100])
-def test_own_append_from_its_acknowledgement_to_the_last_event(daemon: Daemon, subscribers: int) -> None:
+def test_events_of_the_daemons_own_append_follow_its_acknowledgement_within_the_bound(
+    daemon: Daemon, subscribers: int
+) -> None:
     daemon.start()
-    path = transcript(daemon)
+    path = create_session(daemon)
     after_ack, after_send, synced = [], [], []
     with ExitStack() as stack:
-        followers = [stack.enter_context(subscribed(daemon)).fileno() for _ in range(subscribers)]
-        asking = stack.enter_context(connected(daemon.socket))
+        followers = [stack.enter_context(subscribe(daemon)).fileno() for _ in range(subscribers)]
+        asking = stack.enter_context(connect(daemon.socket))
         arrivals = stack.enter_context(Arrivals(asking.fileno(), *followers))
         plain = os.open(path.parent / "plain", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number in range(300):
-            line = request("chat.inject", {"sessionKey": KEY, "messages": [said(f"{number} " + "x" * 200)]})
+            line = request("chat.inject", {"sessionKey": KEY, "messages": [message(f"{number} " + "x" * 200)]})
             began = time.perf_counter()
             asking.sendall(line)
             got = arrivals.wait()
@@ -149,12 +151,14 @@ def test_own_append_from_its_acknowledgement_to_the_last_event(daemon: Daemon, s
 @pytest.mark.parametrize(
     ("watcher", "subscribers", "most_s"), [("inotify", 1, 0.0015), ("inotify", 100, 0.003), ("watchfiles", 1, 0.025)]
 )
-def test_strangers_append_to_the_last_event(daemon: Daemon, watcher: str, subscribers: int, most_s: float) -> None:
+def test_events_of_another_programs_append_arrive_within_the_bound(
+    daemon: Daemon, watcher: str, subscribers: int, most_s: float
+) -> None:
     daemon.start(f'[store]\nwatcher = "{watcher}"\n')
-    path = transcript(daemon)
+    path = create_session(daemon)
     took, tail_took = [], []
     with ExitStack() as stack:
-        followers = [stack.enter_context(subscribed(daemon)).fileno() for _ in range(subscribers)]
+        followers = [stack.enter_context(subscribe(daemon)).fileno() for _ in range(subscribers)]
         tailing = stack.enter_context(tail(path))
         with path.open("ab", buffering=0) as file:
             arrivals = stack.enter_context(Arrivals(tailing, *followers))
@@ -167,19 +171,19 @@ def test_strangers_append_to_the_last_event(daemon: Daemon, watcher: str, subscr
                 tail_took.append(got[tailing] - began)
     ratio = statistics.median(one / other for one, other in zip(took, tail_took, strict=True))
     print(
-        f"\nstranger's append, {watcher}, {subscribers} subscribers: {milliseconds(took)},"
+        f"\nappend by another program, {watcher}, {subscribers} subscribers: {milliseconds(took)},"
         f" `tail -F` on the same file {milliseconds(tail_took)}, ratio {ratio:.1f}"
     )
     assert statistics.median(took) <= most_s
 
 
-def test_events_per_second_through_a_hundred_subscribers(daemon: Daemon) -> None:
+def test_a_hundred_subscribers_get_a_tenth_of_the_throughput_of_bare_sends(daemon: Daemon) -> None:
     daemon.start()
-    path = transcript(daemon)
+    path = create_session(daemon)
     rates, bare = [], []
     count = 500
     with ExitStack() as stack:
-        followers = [stack.enter_context(subscribed(daemon)) for _ in range(100)]
+        followers = [stack.enter_context(subscribe(daemon)) for _ in range(100)]
         for round_ in range(5):
             lines = b"".join(record(f"{round_} {number} " + "x" * 200) for number in range(count))
             began = time.perf_counter()
@@ -197,7 +201,7 @@ def test_events_per_second_through_a_hundred_subscribers(daemon: Daemon) -> None
 
 
 def drain(followers: list[socket.socket], count: int) -> int:
-    """Read `count` lines from each; how many bytes that was."""
+    """Read `count` lines from each; the number of bytes."""
     left = {sock.fileno(): count for sock in followers}
     size = 0
     with selectors.DefaultSelector() as selector:
@@ -218,7 +222,7 @@ def drain(followers: list[socket.socket], count: int) -> int:
 
 
 def bare_rate(size: int, count: int) -> float:
-    """Lines of that size a second, from one process over 100 socket pairs to another, which is this one."""
+    """Lines of that size per second from a child process to this one over 100 socket pairs."""
     with ExitStack() as stack:
         pairs = [socket.socketpair() for _ in range(100)]
         for pair in pairs:
@@ -244,8 +248,8 @@ def resident_bytes(daemon: Daemon) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) * 1024
 
 
-def pour(daemon: Daemon, listener: socket.socket, records: int) -> float:
-    """Append so many messages, a hundred at a time, and let the listener have all of them; the seconds it took."""
+def append_and_receive(daemon: Daemon, listener: socket.socket, records: int) -> float:
+    """Append so many messages, a hundred at a time, until the listener has all of them; the duration in seconds."""
     ended: list[int] = []
 
     def listen() -> None:
@@ -256,28 +260,28 @@ def pour(daemon: Daemon, listener: socket.socket, records: int) -> float:
     thread.start()
     with daemon.connect() as wire:
         for _ in range(records // 100):
-            wire.call("chat.inject", sessionKey=KEY, messages=[said("x" * 200)] * 100)
+            wire.call("chat.inject", sessionKey=KEY, messages=[message("x" * 200)] * 100)
     thread.join()
     return time.perf_counter() - began
 
 
 def test_a_stopped_subscriber_costs_little_and_slows_nobody(daemon: Daemon) -> None:
     daemon.start()
-    transcript(daemon)
+    create_session(daemon)
     alone, beside = [], []
-    with subscribed(daemon, None) as listener:
-        pour(daemon, listener, 10_000)
+    with subscribe(daemon, None) as listener:
+        append_and_receive(daemon, listener, 10_000)
         for _ in range(7):
-            alone.append(pour(daemon, listener, 5000))
-            with subscribed(daemon, None):
-                pour(daemon, listener, 2000)  # until it is behind
-                beside.append(pour(daemon, listener, 5000))
+            alone.append(append_and_receive(daemon, listener, 5000))
+            with subscribe(daemon, None):
+                append_and_receive(daemon, listener, 2000)  # until the new subscriber is behind
+                beside.append(append_and_receive(daemon, listener, 5000))
         before = resident_bytes(daemon)
-        pour(daemon, listener, 100_000)
+        append_and_receive(daemon, listener, 100_000)
         grown_alone = resident_bytes(daemon) - before
-        with subscribed(daemon, None) as stopped:
+        with subscribe(daemon, None) as stopped:
             before = resident_bytes(daemon)
-            pour(daemon, listener, 100_000)
+            append_and_receive(daemon, listener, 100_000)
             grown = resident_bytes(daemon) - before
             assert json.loads(stopped.makefile().readline())["method"] == "session.message"
     slower = statistics.median(one / other for one, other in zip(beside, alone, strict=True)) - 1
@@ -292,19 +296,19 @@ def test_a_stopped_subscriber_costs_little_and_slows_nobody(daemon: Daemon) -> N
 
 def test_idle_costs_nothing(daemon: Daemon) -> None:
     daemon.start()
-    path = transcript(daemon)
+    path = create_session(daemon)
     assert daemon.process is not None
     tasks = Path(f"/proc/{daemon.process.pid}/task")
-    with subscribed(daemon, None) as listener:
+    with subscribe(daemon, None) as listener:
         with path.open("ab") as file:
             file.write(record("wake up"))
         drain([listener], 2)
         time.sleep(3)  # the index is saved a second after the last change
-        before = _spent(tasks)
+        before = _cpu_and_switches(tasks)
         began = time.perf_counter()
         time.sleep(5)
         elapsed = time.perf_counter() - began
-        after = _spent(tasks)
+        after = _cpu_and_switches(tasks)
     share = (after[0] - before[0]) / 1e9 / elapsed
     wakes = (after[1] - before[1]) / elapsed
     print(f"\nidle: {share:.4%} of a core, {wakes:.1f} wake-ups a second")
@@ -312,8 +316,8 @@ def test_idle_costs_nothing(daemon: Daemon) -> None:
     assert wakes <= 1
 
 
-def _spent(tasks: Path) -> tuple[int, int]:
-    """Nanoseconds on a core and switches of all threads."""
+def _cpu_and_switches(tasks: Path) -> tuple[int, int]:
+    """CPU nanoseconds and context switches of all threads."""
     spent = switches = 0
     for task in tasks.iterdir():
         spent += int((task / "schedstat").read_text().split()[0])
@@ -323,12 +327,14 @@ def _spent(tasks: Path) -> tuple[int, int]:
     return spent, switches
 
 
-def test_a_hundred_thousand_records_by_four_processes_over_fifty_lost_connections(daemon: Daemon) -> None:
+def test_a_subscriber_with_fifty_lost_connections_gets_a_hundred_thousand_records_once_and_in_order(
+    daemon: Daemon,
+) -> None:
     daemon.start()
-    torrent = ConcurrentAppenders(daemon, ("agent:main:a", "agent:main:b"), records=100_000, cuts=50)
-    torrent.run()
-    torrent.check()
+    appenders = ConcurrentAppenders(daemon, ("agent:main:a", "agent:main:b"), records=100_000, cuts=50)
+    appenders.run()
+    appenders.check()
     print(
-        f"\n100,000 records, four processes, {torrent.connections} connections, {torrent.resyncs} resyncs:"
-        f" each once and in order, {torrent.records / torrent.seconds:.0f} records/s"
+        f"\n100,000 records, four processes, {appenders.connections} connections, {appenders.resyncs} resyncs:"
+        f" each once and in order, {appenders.records / appenders.seconds:.0f} records/s"
     )

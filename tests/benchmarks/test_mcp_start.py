@@ -1,7 +1,7 @@
-"""How soon `sessiond mcp` answers, beside a Python that does nothing. `just bench`.
+"""The time to the first answer of `sessiond mcp`, compared with an empty Python program. `just bench`.
 
-Agent programs take a server's tools into their first turn only where they come within about a second; the rest of that
-second belongs to the machine.
+Agent programs offer a server's tools in their first turn only if the server answers within about a second. The bound is
+much lower, for slower machines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def python_s(daemon: Daemon) -> float:
     return time.perf_counter() - began
 
 
-def test_the_first_answer_comes_at_once(daemon: Daemon) -> None:
+def test_the_first_answer_comes_within_150_ms(daemon: Daemon) -> None:
     daemon.start()
     first_answer_s(daemon)  # writes the bytecode
     both = [(first_answer_s(daemon), python_s(daemon)) for _ in range(ROUNDS)]

@@ -1,4 +1,4 @@
-"""The benchmarks that are programs of their own: a whole sessions_send, and searching. `just bench`."""
+"""Runs the benchmarks that are programs of their own: a whole sessions_send, and searching. `just bench`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ pytestmark = pytest.mark.benchmark
 HERE = Path(__file__).parent
 
 
-def shown(capsys: pytest.CaptureFixture[str], *command: str) -> int:
-    """Run one, show what it printed, and give its exit code."""
+def run_and_show(capsys: pytest.CaptureFixture[str], *command: str) -> int:
+    """Run a program and show what it printed; its exit code."""
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     with capsys.disabled():
         print(f"\n{done.stdout}{done.stderr}", end="")
     return done.returncode
 
 
-def test_a_whole_send_takes_five_milliseconds_and_a_thousand_among_64_agents_all_end(
+def test_a_send_takes_at_most_five_milliseconds_and_a_thousand_among_64_agents_all_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert shown(capsys, str(HERE / "send.py")) == 0
+    assert run_and_show(capsys, str(HERE / "send.py")) == 0
 
 
-def test_searching_a_gigabyte(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints its figures: a rare word needs a scan of the whole store, which has no bound but the disk."""
-    assert shown(capsys, str(HERE / "search.py"), "1000", "400") == 0
+def test_search_in_a_gigabyte(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints its figures without a bound: a rare word needs a scan of the whole store, at the speed of the disk."""
+    assert run_and_show(capsys, str(HERE / "search.py"), "1000", "400") == 0

@@ -1,6 +1,6 @@
-"""What a client of the socket meets, each figure against a baseline of the same run. `just bench`.
+"""Speed of calls over the socket, each compared with a baseline of the same run. `just bench`.
 
-Medians of several rounds, ours and the baseline in turn: the machine's speed drifts, the ratio less.
+Medians of several rounds, alternating with the baseline, because the machine's speed changes, the ratio less.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def echo(tmp_path: Path) -> Iterator[Path]:
 
 
 def round_trips(path: Path, line: bytes, seconds: float) -> float:
-    """How many of them one client has answered in a second."""
+    """Answered requests per second of one client."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(path))
         count, began = 0, time.perf_counter()
@@ -71,7 +71,7 @@ def round_trips(path: Path, line: bytes, seconds: float) -> float:
 
 
 def ratios(ours: Callable[[], float], base: Callable[[], float], rounds: int = 7) -> tuple[float, float, float]:
-    """Median of ours, of the baseline, and of their quotient pair by pair."""
+    """The medians of ours, of the baseline, and of the ratios of each pair."""
     pairs = [(ours(), base()) for _ in range(rounds)]
     return (
         statistics.median(one for one, _ in pairs),
@@ -80,7 +80,7 @@ def ratios(ours: Callable[[], float], base: Callable[[], float], rounds: int = 7
     )
 
 
-def test_ping_is_at_least_half_as_quick_as_a_bare_echo(daemon: Daemon, echo: Path) -> None:
+def test_ping_is_at_least_half_as_fast_as_a_bare_echo(daemon: Daemon, echo: Path) -> None:
     daemon.start()
     round_trips(daemon.socket, PING, 0.5)
     ours, base, ratio = ratios(lambda: round_trips(daemon.socket, PING, 0.5), lambda: round_trips(echo, PING, 0.5))
@@ -89,7 +89,7 @@ def test_ping_is_at_least_half_as_quick_as_a_bare_echo(daemon: Daemon, echo: Pat
 
 
 def write_and_sync(path: Path, count: int) -> float:
-    """Appends a second of a loop that writes and syncs one by one."""
+    """Appends per second of a loop that writes and syncs one by one."""
     line = json.dumps({"type": "message", "message": {"role": "user", "content": "x" * 200}}).encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     began = time.perf_counter()
@@ -101,10 +101,10 @@ def write_and_sync(path: Path, count: int) -> float:
     return count / spent
 
 
-def appends(path: Path, keys: list[str], seconds: float) -> float:
-    """Acknowledged appends a second, one client a key; each sends its next when the last is acknowledged.
+def appends_per_s(path: Path, keys: list[str], seconds: float) -> float:
+    """Acknowledged appends per second, with one client for each key, which waits for each acknowledgement.
 
-    One thread with a selector: threads would measure the client's own lock.
+    One thread with a selector, because several threads would measure the client's interpreter lock.
     """
     with selectors.DefaultSelector() as selector, ExitStack() as stack:
         for key in keys:
@@ -127,16 +127,16 @@ def appends(path: Path, keys: list[str], seconds: float) -> float:
 @pytest.mark.parametrize(
     ("clients", "sessions", "least"), [(1, 1, 0.2), (64, 1, 2.0), (64, 64, None)], ids=["1", "64", "64-in-64-sessions"]
 )
-def test_appends_over_the_socket_against_a_loop_that_writes_and_syncs(
+def test_appends_over_the_socket_reach_the_ratio_to_a_loop_that_writes_and_syncs(
     daemon: Daemon, tmp_path: Path, clients: int, sessions: int, least: float | None
 ) -> None:
     daemon.start()
     for n in range(sessions):
         daemon.call("sessions.create", key=f"agent:main:c{n}")
     keys = [f"agent:main:c{n % sessions}" for n in range(clients)]
-    appends(daemon.socket, keys, 0.5)
+    appends_per_s(daemon.socket, keys, 0.5)
     ours, base, ratio = ratios(
-        lambda: appends(daemon.socket, keys, 0.7), lambda: write_and_sync(tmp_path / "bare", 300), rounds=7
+        lambda: appends_per_s(daemon.socket, keys, 0.7), lambda: write_and_sync(tmp_path / "bare", 300), rounds=7
     )
     wanted = "no bound" if least is None else f"at least {least}"
     print(
@@ -147,7 +147,7 @@ def test_appends_over_the_socket_against_a_loop_that_writes_and_syncs(
 
 
 @contextmanager
-def timed(into: list[float]) -> Iterator[None]:
+def record_time(into: list[float]) -> Iterator[None]:
     began = time.perf_counter()
     yield
     into.append(time.perf_counter() - began)
@@ -161,9 +161,9 @@ def test_the_list_command_takes_at_most_five_times_an_empty_python(daemon: Daemo
     ours: list[float] = []
     base: list[float] = []
     for _ in range(15):
-        with timed(base):
+        with record_time(base):
             subprocess.run([sys.executable, "-c", "pass"], env=environ, check=True)
-        with timed(ours):
+        with record_time(ours):
             subprocess.run(
                 [sys.executable, "-m", "sessiond", "list"], env=environ, check=True, stdout=subprocess.DEVNULL
             )
@@ -174,7 +174,7 @@ def test_the_list_command_takes_at_most_five_times_an_empty_python(daemon: Daemo
 
 
 def make_store(folder: Path, count: int) -> None:
-    """So many sessions of one message each, as another program might have left them."""
+    """A store of so many sessions with one message each, and without an index."""
     sessions = folder / "agents" / "main" / "sessions"
     sessions.mkdir(parents=True, mode=0o700)
     for n in range(count):
@@ -203,13 +203,13 @@ def test_a_list_of_200_costs_the_same_with_many_sessions(tmp_path: Path, count: 
             made = Daemon(folder)
             make_store(made.store, size)
             daemons.append(made.start())
-            # A first start reads everything and saves the index; that is another benchmark's.
+            # The first start reads everything and saves the index; store_start.py measures that.
             made.wait_for(lambda made=made: "lastSaveAt" in made.call("daemon.status"), "the index is not saved")
             times[size] = []
-        time.sleep(5.0)  # until the watchers have looked at every file once
+        time.sleep(5.0)  # until the watchers have checked every file once
         for _ in range(40):
             for size, made in zip(times, daemons, strict=True):
-                with made.connect() as wire, timed(times[size]):
+                with made.connect() as wire, record_time(times[size]):
                     assert len(wire.call("sessions_list", limit=200)["sessions"]) == 200
     finally:
         for made in daemons:
@@ -220,7 +220,7 @@ def test_a_list_of_200_costs_the_same_with_many_sessions(tmp_path: Path, count: 
     assert medians[count] <= 1.5 * medians[200]
 
 
-def test_an_idle_daemon_with_ten_thousand_sessions_costs_nothing_and_is_small(daemon: Daemon) -> None:
+def test_an_idle_daemon_with_ten_thousand_sessions_uses_no_cpu_and_less_than_80_mb(daemon: Daemon) -> None:
     make_store(daemon.store, 10_000)
     daemon.start()
     daemon.wait_for(lambda: daemon.call("daemon.status").get("lastSaveAt") is not None, "the index is not saved")
@@ -236,7 +236,7 @@ def test_an_idle_daemon_with_ten_thousand_sessions_costs_nothing_and_is_small(da
         fields = (status.parent / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    time.sleep(3.0)  # what a start leaves to do is done
+    time.sleep(3.0)  # until the work after a start is done
     before, spent = switches(), cpu_s()
     time.sleep(10.0)
     woken, used = switches() - before, cpu_s() - spent

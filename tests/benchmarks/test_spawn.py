@@ -1,4 +1,4 @@
-"""A spawn with ten attachments of 100 KiB over the socket, against writing and syncing the same files. `just bench`."""
+"""A spawn with ten attachments of 100 KiB, compared with writing and syncing the same files. `just bench`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.benchmark
 
 FILES, SIZE, ROUNDS = 10, 100 * 1024, 25
 MOST = 3.0
-# An agent that nobody is attached for: what is measured is the acceptance, and no run of an earlier round beside it.
+# No program is attached for the agent, so that only the acceptance is measured, without the runs of earlier rounds.
 CONFIG = """
 [agents.defaults]
 queueTtlSeconds = 3600
@@ -33,8 +33,8 @@ runtime = { type = "attached" }
 """
 
 
-def bare(folder: Path, contents: list[bytes]) -> float:
-    """Seconds to make a folder with these files in it, all of it on disk."""
+def write_files_s(folder: Path, contents: list[bytes]) -> float:
+    """Seconds to create and sync a folder with these files."""
     began = time.perf_counter()
     folder.mkdir()
     for number, content in enumerate(contents):
@@ -48,7 +48,7 @@ def bare(folder: Path, contents: list[bytes]) -> float:
     return time.perf_counter() - began
 
 
-def spawning(sock: socket.socket, encode: Callable[[Any], bytes], contents: list[bytes]) -> float:
+def spawn_s(sock: socket.socket, encode: Callable[[Any], bytes], contents: list[bytes]) -> float:
     """Seconds from the first byte of the request to the last one of the answer."""
     files: list[dict[str, Any]] = []
     for number, content in enumerate(contents):
@@ -69,7 +69,7 @@ def line(message: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("codec", "encode"), [("ndjson", line), ("cbor", cbor2.dumps)])
-def test_ten_attachments_cost_less_than_three_times_the_bare_files(
+def test_a_spawn_with_ten_attachments_takes_less_than_three_times_the_bare_files(
     daemon: Daemon, tmp_path: Path, codec: str, encode: Callable[[Any], bytes]
 ) -> None:
     daemon.start(CONFIG)
@@ -78,8 +78,8 @@ def test_ten_attachments_cost_less_than_three_times_the_bare_files(
         sock.connect(str(daemon.socket))
         for number in range(ROUNDS):
             contents = [os.urandom(SIZE) for _ in range(FILES)]
-            ours.append(spawning(sock, encode, contents))
-            base.append(bare(tmp_path / f"bare{number}", contents))
+            ours.append(spawn_s(sock, encode, contents))
+            base.append(write_files_s(tmp_path / f"bare{number}", contents))
     ratio = statistics.median(one / other for one, other in zip(ours, base, strict=True))
     one, other = statistics.median(ours) * 1000, statistics.median(base) * 1000
     print(f"\nspawn with {FILES} x {SIZE // 1024} KiB over {codec}: {one:.1f} ms, bare {other:.1f} ms: {ratio:.2f}x")

@@ -1,6 +1,6 @@
-"""The store against the plain loops it stands beside, each in a process of its own. `just bench`.
+"""Runs the benchmarks of the store, which compare it with plain loops, each in its own process. `just bench`.
 
-Each script also runs by itself: `python tests/benchmarks/store_append.py`.
+Each script also runs alone: `python tests/benchmarks/store_append.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("script", ["bars", "store_append", "store_history", "store_list", "store_start"])
-def test_the_store_reaches_its_figures(script, capsys):
+def test_the_store_reaches_its_goals(script, capsys):
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    # Without bytecode every start is far slower than any user sees it.
+    # Without bytecode every start is far slower than for a user.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, str(HERE / f"{script}.py"), "--check"],

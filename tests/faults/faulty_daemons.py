@@ -1,4 +1,4 @@
-"""Daemons forked from one process, each with the shim in front of its libc; otherwise like `real_daemon.Daemon`."""
+"""Daemons with the fault shim loaded before libc, forked from one process; otherwise like `real_daemon.Daemon`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.real_daemon import PROGRAM, Daemon
 
 
 class FaultyDaemon(Daemon):
-    """A daemon on `folder/store` whose calls below it are counted by `control`."""
+    """A daemon on `folder/store`; `control` counts its calls that change files below that folder."""
 
     process: Any
 
@@ -24,10 +24,10 @@ class FaultyDaemon(Daemon):
         super().__init__(folder)
         self.server = server
         self.run.mkdir(mode=0o700)
-        # What an operation needs beside the store; copied along with it.
-        self.beside = folder / "beside"
-        self.beside.mkdir()
-        # Where the store lies may be given through a symlink; the shim sees what the kernel says.
+        # Files that an operation needs outside the store; copied along with it.
+        self.extra_files = folder / "extra"
+        self.extra_files.mkdir()
+        # The path may contain a symlink, and the shim compares resolved paths.
         self.control = Control(self.run, (folder / "store").resolve())
 
     def start(self, config: str | None = None, **_: Any) -> Self:
@@ -53,14 +53,14 @@ class FaultyDaemons:
 
     @contextmanager
     def create(self, template: FaultyDaemon | None = None) -> Iterator[FaultyDaemon]:
-        """A daemon that is not started yet, on a copy of another's store; its folder goes afterwards."""
-        # A short path: it holds sockets.
+        """A daemon that is not started yet, on a copy of the template's store. Its folder is removed afterwards."""
+        # A short path, because sockets are created in it.
         folder = Path(tempfile.mkdtemp(prefix="f-", dir=self._folder))
         daemon = FaultyDaemon(folder, self._server)
         try:
             if template is not None:
                 shutil.copytree(template.store, daemon.store, symlinks=True)
-                shutil.copytree(template.beside, daemon.beside, dirs_exist_ok=True)
+                shutil.copytree(template.extra_files, daemon.extra_files, dirs_exist_ok=True)
             yield daemon
         finally:
             daemon.close()
@@ -69,7 +69,7 @@ class FaultyDaemons:
 
 @contextmanager
 def open_faulty_daemons() -> Iterator[FaultyDaemons | None]:
-    """None where the shim cannot be compiled."""
+    """Provide daemons for the block; None if the shim cannot be compiled."""
     with tempfile.TemporaryDirectory(prefix="sessiond-") as name:
         shim = compile_shim(Path(name))
         if shim is None:

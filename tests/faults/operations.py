@@ -1,4 +1,4 @@
-"""What is done to a daemon while faults are met: one function an operation, and what must hold of it afterwards."""
+"""The operations that a daemon performs while a fault is injected, and what must hold after each of them."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ Act = Callable[[Scene], None]
 Later = Callable[["Scene", FaultyDaemon, int | None], None]
 
 
-def _nothing(*_: Any) -> None:
+def _do_nothing(*_: Any) -> None:
     pass
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`prepare` makes the store that every point begins with; `act` meets the fault; `check` asks the daemon that came
-    after, with the mark of a power cut where there was one. `may_leave`: words of doctor's findings that are right.
+    """`prepare` creates the store that every fault point starts with. `act` runs with the fault. `check` looks at the
+    restarted daemon, and gets the mark of a power cut if there was one. `may_leave`: allowed findings of doctor.
     """
 
     name: str
     act: Act
-    check: Later = _nothing
-    prepare: Callable[[FaultyDaemon], None] = _nothing
+    check: Later = _do_nothing
+    prepare: Callable[[FaultyDaemon], None] = _do_nothing
     wakes: bool = False
     may_leave: tuple[str, ...] = ()
 
@@ -66,8 +66,8 @@ def configuration(operation: Operation, folder: Path) -> str:
     return CONFIG % ("true" if operation.wakes else "false", folder / "delivered")
 
 
-def _sessions(daemon: FaultyDaemon) -> None:
-    """What every store has: two sessions that spoke, and one in the archive."""
+def _prepare_sessions(daemon: FaultyDaemon) -> None:
+    """Every store starts with two sessions with messages, and one in the archive."""
     for key in (MAIN, BOB, OLD):
         daemon.call("sessions.create", key=key)
         daemon.reply(key, f"before {key}")
@@ -85,15 +85,15 @@ def _check_create(scene: Scene, daemon: FaultyDaemon, mark: int | None) -> None:
     keys = {row["key"] for row in daemon.rows()}
     for what, key in (("create", "agent:main:new"), ("create and send", "agent:main:more")):
         if scene.outcome(what, mark) == "done":
-            assert key in keys, f"{key} was made and is gone"
+            assert key in keys, f"{key} was created and is gone"
         if scene.outcome(what, mark) == "refused" and what == "create":
-            assert key not in keys, f"{key} was refused and is there"
+            assert key not in keys, f"{key} was refused and exists"
 
 
 def _inject(scene: Scene) -> None:
     for number in range(3):
         scene.inject(f"injected {number}")
-    # Pipelined: several in one commit.
+    # Pipelined, so that several are in one commit.
     with suppress(OSError, ValueError), scene.daemon.connect() as wire:
         texts = [f"together {number}" for number in range(3)]
         for number, text in enumerate(texts):
@@ -104,8 +104,8 @@ def _inject(scene: Scene) -> None:
             answer = wire.receive()
             outcome: Any = "done" if "result" in answer else "refused"
             if outcome == "refused":
-                scene.note(texts[answer["id"]], answer["error"])
-            scene.told.append(CallOutcome(texts[answer["id"]], outcome, answer, scene.daemon.control.counter))
+                scene.check_refusal(texts[answer["id"]], answer["error"])
+            scene.outcomes.append(CallOutcome(texts[answer["id"]], outcome, answer, scene.daemon.control.counter))
 
 
 def _send(scene: Scene) -> None:
@@ -123,13 +123,13 @@ def _talk(scene: Scene) -> None:
 
 
 def _token(daemon: FaultyDaemon) -> str:
-    return (daemon.beside / "token").read_text()
+    return (daemon.extra_files / "token").read_text()
 
 
-def _with_token(daemon: FaultyDaemon) -> None:
-    _sessions(daemon)
+def _prepare_token(daemon: FaultyDaemon) -> None:
+    _prepare_sessions(daemon)
     token = daemon.call("tokens.mint", sessionKey=MAIN, scopes=["send", "read", "list", "spawn"])["token"]
-    (daemon.beside / "token").write_text(token)
+    (daemon.extra_files / "token").write_text(token)
 
 
 FILES = [{"name": "a", "content": "x" * 100}, {"name": "b", "content": "y" * 100}]
@@ -146,8 +146,8 @@ def _spawn(cleanup: str) -> Act:
 
 def _check_spawn(scene: Scene, daemon: FaultyDaemon, mark: int | None) -> None:
     [live] = [one for one in transcripts(daemon.store) if one.key == MAIN and not one.archived]
-    told = [record for record in live.records if _provenance(record) == "subagent_announce"]
-    sources = [record["message"]["provenance"]["sourceSessionKey"] for record in told]
+    announcements = [record for record in live.records if _provenance(record) == "subagent_announce"]
+    sources = [record["message"]["provenance"]["sourceSessionKey"] for record in announcements]
     assert len(sources) == len(set(sources)), f"announced twice: {sources}"
     if scene.outcome("spawn", mark) == "done":
         assert scene.result("spawn")["childSessionKey"] in sources, "an accepted child was never announced"
@@ -196,10 +196,10 @@ def _check_patch(scene: Scene, daemon: FaultyDaemon, mark: int | None) -> None:
     assert first != "refused" or label != "one", "the first label was refused and is there"
 
 
-def _import_from(daemon: FaultyDaemon) -> None:
-    _sessions(daemon)
+def _prepare_import(daemon: FaultyDaemon) -> None:
+    _prepare_sessions(daemon)
     for number, key in enumerate(("agent:main:brought", "agent:main:main")):
-        sessions = daemon.beside / "openclaw" / "agents" / "main" / "sessions"
+        sessions = daemon.extra_files / "openclaw" / "agents" / "main" / "sessions"
         sessions.mkdir(parents=True, exist_ok=True)
         header = {"type": "session", "version": 3, "id": f"brought-{number}", "timestamp": "2026-01-02T03:04:05.000Z"}
         message = {"type": "message", "id": f"b{number}", "message": {"role": "user", "content": f"brought {number}"}}
@@ -211,13 +211,13 @@ def _import_from(daemon: FaultyDaemon) -> None:
 
 
 def _import(scene: Scene) -> None:
-    scene.ask("import", "sessions.import", path=str(scene.daemon.beside / "openclaw"))
+    scene.ask("import", "sessions.import", path=str(scene.daemon.extra_files / "openclaw"))
 
 
 def _check_import(scene: Scene, daemon: FaultyDaemon, mark: int | None) -> None:
     rows = [row for row in daemon.rows() if row["key"] == "agent:main:brought"]
     assert scene.outcome("import", mark) != "done" or rows, "what was imported is gone"
-    again = daemon.call("sessions.import", path=str(daemon.beside / "openclaw"))
+    again = daemon.call("sessions.import", path=str(daemon.extra_files / "openclaw"))
     taken = sorted(path.stem for path in (daemon.store / "agents/main/sessions").rglob("brought-*.jsonl"))
     assert taken == ["brought-0", "brought-1"], f"a second import brings {again}; there are {taken}"
 
@@ -244,10 +244,10 @@ def _check_tokens(scene: Scene, daemon: FaultyDaemon, mark: int | None) -> None:
         return
     with daemon.connect() as wire:
         hello = {"protocol": 1, "client": {"name": "t", "version": "1"}, "token": scene.result("mint")["token"]}
-        counts = "result" in wire.ask("initialize", **hello)
-    assert scene.outcome("revoke", mark) != "done" or not counts, "a revoked token counts again"
-    assert scene.outcome("revoke", mark) != "refused" or counts, "the revoke was refused and the token is dead"
-    # Once more takes it away for good.
+        is_valid = "result" in wire.ask("initialize", **hello)
+    assert scene.outcome("revoke", mark) != "done" or not is_valid, "a revoked token is valid again"
+    assert scene.outcome("revoke", mark) != "refused" or is_valid, "the revoke was refused and the token is revoked"
+    # A second revoke is final.
     daemon.call("tokens.revoke", token=scene.result("mint")["token"])
     with daemon.connect() as wire:
         assert "error" in wire.ask("initialize", **hello), "a token outlived a second revoke"
@@ -259,12 +259,12 @@ def _stop(scene: Scene) -> None:
     scene.daemon.process.wait()
 
 
-def _broken(daemon: FaultyDaemon) -> None:
-    _sessions(daemon)
-    # The index is saved at a stop.
+def _prepare_damage(daemon: FaultyDaemon) -> None:
+    _prepare_sessions(daemon)
+    # The index is saved when the daemon stops.
     daemon.stop()
     (daemon.store / "agents/main/sessions/sessions.json").chmod(0o644)
-    # Damaged in an entry. One that is torn as a whole is kept beside the new one, which doctor goes on telling.
+    # One entry is damaged. An index that is no JSON would be kept under another name, and doctor would report that.
     (daemon.store / "agents/bob/sessions/sessions.json").write_text('{"agent:bob:x": {"sessionId": 5, "file": {}}}')
     daemon.start()
 
@@ -274,19 +274,21 @@ def _doctor(scene: Scene) -> None:
 
 
 OPERATIONS = (
-    Operation("create", _create, _check_create, _sessions),
-    Operation("inject", _inject, prepare=_sessions),
-    Operation("send", _send, prepare=_sessions),
-    Operation("talk", _talk, prepare=_with_token),
-    Operation("spawn", _spawn("keep"), _check_spawn, _sessions),
-    Operation("spawn, deleted", _spawn("delete"), _check_spawn, _sessions),
-    Operation("spawn, waking", _spawn("keep"), _check_spawn, _sessions, wakes=True),
-    Operation("reset", _reset, _check_reset, _sessions, may_leave=("transcripts are of one key, the newest counts",)),
-    Operation("delete", _delete, _check_delete, _sessions),
-    Operation("patch", _patch, _check_patch, _sessions),
-    Operation("import", _import, _check_import, _import_from),
-    Operation("prune", _prune, _check_prune, _sessions),
-    Operation("tokens", _tokens, _check_tokens, _sessions),
-    Operation("stop", _stop, prepare=_sessions),
-    Operation("doctor", _doctor, prepare=_broken),
+    Operation("create", _create, _check_create, _prepare_sessions),
+    Operation("inject", _inject, prepare=_prepare_sessions),
+    Operation("send", _send, prepare=_prepare_sessions),
+    Operation("talk", _talk, prepare=_prepare_token),
+    Operation("spawn", _spawn("keep"), _check_spawn, _prepare_sessions),
+    Operation("spawn, deleted", _spawn("delete"), _check_spawn, _prepare_sessions),
+    Operation("spawn, waking", _spawn("keep"), _check_spawn, _prepare_sessions, wakes=True),
+    Operation(
+        "reset", _reset, _check_reset, _prepare_sessions, may_leave=("transcripts are of one key, the newest counts",)
+    ),
+    Operation("delete", _delete, _check_delete, _prepare_sessions),
+    Operation("patch", _patch, _check_patch, _prepare_sessions),
+    Operation("import", _import, _check_import, _prepare_import),
+    Operation("prune", _prune, _check_prune, _prepare_sessions),
+    Operation("tokens", _tokens, _check_tokens, _prepare_sessions),
+    Operation("stop", _stop, prepare=_prepare_sessions),
+    Operation("doctor", _doctor, prepare=_prepare_damage),
 )

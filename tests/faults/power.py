@@ -1,7 +1,7 @@
-"""What a disk may hold after the power goes: a model of files and folders in which only what was synced is sure.
+"""What a disk may hold after a power cut: a model of files and folders in which only synced data is certain.
 
-From the calls that the shim wrote down. Stricter than most file systems: a name lasts when its folder was synced, bytes
-when their file was. What was not synced may be missing, half there, or there without what came before it.
+It replays the calls that the shim logged. Stricter than most file systems: a name survives if its folder was synced,
+bytes if their file was. What was not synced may be missing, half written, or written without the bytes before it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Files = dict[str, bytes | None]  # None: a folder
 
 @dataclass
 class _File:
-    sure: bytes
-    writes: list[tuple[int, bytes]] = field(default_factory=list)  # an offset of -1: cut to that length
+    synced: bytes
+    writes: list[tuple[int, bytes]] = field(default_factory=list)  # since the last sync
 
     def content(self, kind: Kind | None) -> bytes:
-        """None: as it is now."""
-        data = self.sure
+        """The bytes after a power cut of this kind; with None, the bytes now."""
+        data = self.synced
         writes = self.writes
         if kind == "lost":
             writes = []
@@ -39,26 +39,26 @@ class _File:
         return data
 
     def sync(self) -> None:
-        self.sure, self.writes = self.content(None), []
+        self.synced, self.writes = self.content(None), []
 
 
 @dataclass(eq=False)
 class _Folder:
     now: dict[str, _File | _Folder] = field(default_factory=dict)
-    sure: dict[str, _File | _Folder] = field(default_factory=dict)
-    # Moves out of it or into it that may come undone. A journal has each as one step: both folders know it or neither.
+    synced: dict[str, _File | _Folder] = field(default_factory=dict)
+    # Unsynced moves out of it or into it. A journal has each as one step, so that both folders have it or neither.
     moves: list[tuple[_Folder, str, _Folder, str]] = field(default_factory=list)
 
     def sync(self) -> None:
         for source, name, target, to in self.moves:
-            if name in source.sure and name not in source.now:
-                target.sure[to] = source.sure.pop(name)
+            if name in source.synced and name not in source.now:
+                target.synced[to] = source.synced.pop(name)
         self.moves = []
-        self.sure = dict(self.now)
+        self.synced = dict(self.now)
 
 
 class Cut(NamedTuple):
-    """What was left after so many calls."""
+    """What the disk may hold after so many calls."""
 
     number: int
     kind: Kind
@@ -69,7 +69,7 @@ class Cut(NamedTuple):
 
 
 def snapshot(store: Path) -> Files:
-    """Everything below a folder."""
+    """All files and folders below a folder, by path."""
     found: Files = {}
     for path in sorted(store.rglob("*")):
         name = str(path.relative_to(store))
@@ -78,7 +78,7 @@ def snapshot(store: Path) -> Files:
 
 
 def restore(files: Files, store: Path) -> None:
-    """Make a folder of these files."""
+    """Create the store folder with these files."""
     store.mkdir(mode=0o700)
     for name, data in sorted(files.items()):
         path = store / name
@@ -90,15 +90,15 @@ def restore(files: Files, store: Path) -> None:
 
 
 def cuts(before: Files, calls: list[Call]) -> Iterator[Cut]:
-    """What each moment may leave, where that differs from what the moment before it may."""
-    root = _tree(before)
+    """What a power cut after each call may leave, without repetitions."""
+    root = _build_tree(before)
     seen: set[int] = set()
     for call in calls:
-        _do(root, call)
+        _apply(root, call)
         kinds: tuple[Kind, ...] = ("lost", "half", "reordered")
         for kind in kinds:
-            files = _left(root, kind)
-            # The calls' acknowledgements differ from moment to moment, so the number counts where bytes are the same.
+            files = _files_after_cut(root, kind)
+            # Equal bytes after different calls are different states, because the acknowledged calls differ.
             state = hash((kind == "lost" and call.number, tuple(sorted(files.items(), key=lambda one: one[0]))))
             if state not in seen:
                 seen.add(state)
@@ -106,42 +106,42 @@ def cuts(before: Files, calls: list[Call]) -> Iterator[Cut]:
 
 
 def last_cut(before: Files, calls: list[Call]) -> Cut:
-    """What is left where only what was synced is."""
-    root = _tree(before)
+    """What is left after the last call if only synced data survives."""
+    root = _build_tree(before)
     for call in calls:
-        _do(root, call)
-    return Cut(calls[-1].number, "lost", _left(root, "lost"))
+        _apply(root, call)
+    return Cut(calls[-1].number, "lost", _files_after_cut(root, "lost"))
 
 
-def unsynced(before: Files, calls: list[Call]) -> Iterator[str]:
-    """What was put in place before its bytes were synced, and what was not synced when all was over."""
-    root = _tree(before)
+def find_unsynced(before: Files, calls: list[Call]) -> Iterator[str]:
+    """Files that were renamed into place before their bytes were synced, and what is not synced at the end."""
+    root = _build_tree(before)
     for call in calls:
         if call.name == "rename":
             thing = _find(root, call.path)
             if isinstance(thing, _File) and thing.writes:
                 yield f"{call}: its bytes were not synced before"
-        _do(root, call)
-    yield from _unsure(root, "")
+        _apply(root, call)
+    yield from _find_unsynced_below(root, "")
 
 
-def _unsure(folder: _Folder, path: str) -> Iterator[str]:
-    for name in sorted(folder.now.keys() | folder.sure.keys()):
+def _find_unsynced_below(folder: _Folder, path: str) -> Iterator[str]:
+    for name in sorted(folder.now.keys() | folder.synced.keys()):
         here = posixpath.join(path, name)
         thing = folder.now.get(name)
-        if thing is not folder.sure.get(name):
+        if thing is not folder.synced.get(name):
             yield f"{here}: its name was not synced"
         if isinstance(thing, _Folder):
-            yield from _unsure(thing, here)
+            yield from _find_unsynced_below(thing, here)
         elif thing is not None and thing.writes:
             yield f"{here}: its bytes were not synced"
 
 
-def _tree(files: Files) -> _Folder:
+def _build_tree(files: Files) -> _Folder:
     root = _Folder()
     for name, data in sorted(files.items()):
         folder, last = _parent(root, name)
-        folder.now[last] = folder.sure[last] = _Folder() if data is None else _File(data)
+        folder.now[last] = folder.synced[last] = _Folder() if data is None else _File(data)
     return root
 
 
@@ -161,7 +161,7 @@ def _find(root: _Folder, name: str) -> _File | _Folder:
     return folder.now[last]
 
 
-def _do(root: _Folder, call: Call) -> None:
+def _apply(root: _Folder, call: Call) -> None:
     name = call.path
     if name.endswith(" (deleted)"):
         return
@@ -196,22 +196,22 @@ def _do(root: _Folder, call: Call) -> None:
         case "truncate" | "cut":
             thing = _find(root, name)
             assert isinstance(thing, _File)
-            # Never done to a transcript but to take back one's own bytes at its end.
-            thing.sure, thing.writes = thing.content(None)[: call.offset], []
+            # A transcript is only truncated to remove our own bytes at its end.
+            thing.synced, thing.writes = thing.content(None)[: call.offset], []
         case "chmod":
             pass
         case other:
             raise AssertionError(f"no model of {other}")
 
 
-def _left(folder: _Folder, kind: Kind, path: str = "") -> Files:
+def _files_after_cut(folder: _Folder, kind: Kind, path: str = "") -> Files:
     found: Files = {}
-    # Lost: only names that were synced. Else: the names as they are now, with their bytes in doubt.
-    for name, thing in (folder.sure if kind == "lost" else folder.now).items():
+    # For `lost` the synced names only; otherwise the present names, whose bytes are uncertain.
+    for name, thing in (folder.synced if kind == "lost" else folder.now).items():
         here = posixpath.join(path, name)
         if isinstance(thing, _Folder):
             found[here] = None
-            found |= _left(thing, kind, here)
+            found |= _files_after_cut(thing, kind, here)
         else:
             found[here] = thing.content(kind)
     return found

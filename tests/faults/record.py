@@ -1,4 +1,4 @@
-"""Which calls a piece of Python makes on files below a folder: what is synced, and in which order."""
+"""The calls that a piece of Python makes on files below a folder: what is synced, and in which order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from faults.shim import Call, Control, compile_shim
 
-# The shim is there already; from here on it counts and logs.
+# The shim is loaded already; from here on it counts and logs.
 _BEGIN = """
 import ctypes, sys
 control, log, root = sys.argv[1:]
@@ -20,7 +20,7 @@ assert ctypes.CDLL(None).faults_attach(control.encode(), log.encode()) == 0
 
 def record(folder: Path, root: Path, code: str) -> list[Call]:
     """The calls that change something below `root` while `code` runs in a process of its own, where `root` is its path
-    as text. `folder` is for the shim. Skips the test where that cannot be compiled.
+    as text. `folder` is for the shim. Skips the test if the shim cannot be compiled.
     """
     folder.mkdir()
     shim = compile_shim(folder)

@@ -1,4 +1,4 @@
-"""A daemon that is asked while faults are met, and what it acknowledged, refused or left unanswered, and when."""
+"""Calls to a daemon with faults, and which of them it acknowledged, refused or left unanswered, and when."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from faults.transcripts import transcripts
 from support.real_daemon import PATIENCE_S, Wire
 
 STORAGE = -32009
-# How long a fault that stays, and one that does not, are lived with.
-_MOMENT_S, _SOON_S = 0.7, 4.0
+# How long to wait for runs to end while a fault is permanent, and while it is not.
+_PERMANENT_FAULT_WAIT_S, _PASSING_FAULT_WAIT_S = 0.7, 4.0
 MAIN = "agent:main:main"
 
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """How one call ended. `mark` is the number of file calls made when it did."""
+    """How one call ended. `mark` is the number of file calls that the daemon had made by then."""
 
     what: str
     outcome: Literal["done", "refused", "unknown"]
@@ -30,22 +30,22 @@ class CallOutcome:
 
 @dataclass
 class Scene:
-    """One daemon under one operation. `texts` says which message text a call is about; `lasting`: the fault stays."""
+    """One daemon during one operation. `texts` has the message text of each call; `lasting`: the fault is permanent."""
 
     daemon: FaultyDaemon
-    told: list[CallOutcome] = field(default_factory=list)
+    outcomes: list[CallOutcome] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     lasting: bool = False
-    # Answers that no fault of the disk may have.
+    # Answers that no disk fault may cause.
     wrong: list[str] = field(default_factory=list)
 
-    def note(self, what: str, error: dict[str, Any]) -> None:
-        """A refusal says that it is the disk, and never an error of ours."""
+    def check_refusal(self, what: str, error: dict[str, Any]) -> None:
+        """Note a refusal with another code than that of a storage error."""
         if error["code"] != STORAGE:
             self.wrong.append(f"{what} was answered with {error}")
 
     def ask(self, what: str, method: str, /, *, wire: Wire | None = None, text: str = "", **params: Any) -> Any:
-        """The result, None where it was refused or the daemon died."""
+        """The result of a call; None if it was refused or the daemon died."""
         if text:
             self.texts[what] = text
         try:
@@ -55,45 +55,47 @@ class Scene:
             else:
                 answer = wire.ask(method, **params)
         except (OSError, ValueError):
-            self.told.append(CallOutcome(what, "unknown", None, self.daemon.control.counter))
+            self.outcomes.append(CallOutcome(what, "unknown", None, self.daemon.control.counter))
             return None
         mark = self.daemon.control.counter
         if "error" in answer:
-            self.note(what, answer["error"])
-            self.told.append(CallOutcome(what, "refused", answer["error"], mark))
+            self.check_refusal(what, answer["error"])
+            self.outcomes.append(CallOutcome(what, "refused", answer["error"], mark))
             return None
-        self.told.append(CallOutcome(what, "done", answer["result"], mark))
+        self.outcomes.append(CallOutcome(what, "done", answer["result"], mark))
         return answer["result"]
 
     def outcome(self, what: str, mark: int | None = None) -> str:
-        """How that call ended; with `mark` as it was known after so many file calls."""
-        found = next((one for one in self.told if one.what == what), None)
+        """How that call ended; with `mark`, what was known after so many file calls."""
+        found = next((one for one in self.outcomes if one.what == what), None)
         return "unknown" if found is None or (mark is not None and found.mark > mark) else found.outcome
 
     def result(self, what: str) -> Any:
-        return next(one.result for one in self.told if one.what == what and one.outcome == "done")
+        return next(one.result for one in self.outcomes if one.what == what and one.outcome == "done")
 
     def inject(self, what: str, key: str = MAIN) -> None:
         message = {"role": "user", "content": what}
         self.ask(what, "chat.inject", text=what, sessionKey=key, messages=[message])
 
     def send(self, what: str, key: str = MAIN, **params: Any) -> Any:
-        """A message to an echoing agent, and the end of its run."""
+        """Send a message to the echo agent and wait for the end of its run."""
         sent = self.ask(what, "chat.send", text=what, sessionKey=key, message=what, **params)
         self.wait(sent)
         return sent
 
     def wait(self, sent: Any) -> None:
-        """Until the run has ended, or for so long as a disk that stays full is worth."""
+        """Wait for the end of the run; only shortly if the fault is permanent."""
         if sent:
             with suppress(OSError, ValueError), self.daemon.connect() as wire:
                 wire.ask(
-                    "agent.wait", runId=sent["runId"], timeoutMs=_MOMENT_S * 1000 if self.lasting else PATIENCE_S * 1000
+                    "agent.wait",
+                    runId=sent["runId"],
+                    timeoutMs=_PERMANENT_FAULT_WAIT_S * 1000 if self.lasting else PATIENCE_S * 1000,
                 )
 
     def settle(self, *, strict: bool = False) -> None:
-        """Until nothing goes on any more; where it is not `strict`, a fault may keep it going, and not for long."""
-        patience_s = PATIENCE_S if strict else _MOMENT_S if self.lasting else _SOON_S
+        """Wait until the daemon is idle. Without `strict` stop waiting early, because a fault may prevent that."""
+        patience_s = PATIENCE_S if strict else _PERMANENT_FAULT_WAIT_S if self.lasting else _PASSING_FAULT_WAIT_S
         deadline = time.monotonic() + patience_s
         with suppress(*(() if strict else (OSError, ValueError))):
             while self.daemon.process.poll() is None and not idle(self.daemon):
@@ -103,17 +105,17 @@ class Scene:
                 time.sleep(0.005)
 
     def forget_refusals(self) -> None:
-        """After a fault that let nothing be taken back."""
-        self.told = [one for one in self.told if one.outcome != "refused"]
+        """Ignore refusals, after a fault that prevented blanking out what was written."""
+        self.outcomes = [one for one in self.outcomes if one.outcome != "refused"]
 
 
 def idle(daemon: FaultyDaemon) -> bool:
-    """Whether nothing goes on: no run, no conversation, no delivery."""
+    """Whether there is no run, no conversation and no delivery."""
     outbox = daemon.store / "outbox"
-    waits = outbox.is_dir() and any(name.endswith(".json") for name in os.listdir(outbox))
-    # A note that names no session: files are being made or removed just now.
+    busy = outbox.is_dir() and any(name.endswith(".json") for name in os.listdir(outbox))
+    # A note without a session means that files are being created or removed.
     notes = daemon.store / "spawning"
-    waits = waits or (notes.is_dir() and any("." not in name for name in os.listdir(notes)))
-    if waits or daemon.call("daemon.status")["liveRuns"]:
+    busy = busy or (notes.is_dir() and any("." not in name for name in os.listdir(notes)))
+    if busy or daemon.call("daemon.status")["liveRuns"]:
         return False
-    return not any(transcript.waits for transcript in transcripts(daemon.store))
+    return not any(transcript.has_open_work for transcript in transcripts(daemon.store))

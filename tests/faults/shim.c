@@ -1,5 +1,5 @@
 /* Loaded in front of libc (LD_PRELOAD): counts every call that changes a file below one folder, over all threads, and
-   kills, fails or halves the n-th of them. What it is to do stands in a mapping shared with the test (`struct control`,
+   kills, fails or halves the n-th of them. What to do is read from memory shared with the test (`struct control`,
    shim.py); with `logging` every call that was made is written to a log, with its bytes, for tests of power cuts.
 
    A lock is held around each counted call, so that the log has them in the order in which they happened. */
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum mode { COUNT, KILL_BEFORE, KILL_AFTER, FAIL, HALF };
-/* What a call needs of the disk: room, that it takes what it has, or anything else. */
+/* What a call needs from the disk: free space, a sync, or anything else. */
 enum kind { GROW = 1, SYNC = 2, OTHER = 4 };
 
 /* What becomes of writes over bytes that are there, as when an append is blanked out: all of them, half of each, or half
@@ -43,7 +43,7 @@ static pid_t owner;
 static int log_fd = -1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Called once in the process to be tormented, after its fork: other processes with the shim are left alone. */
+/* Called once in the process that gets faults, after its fork: other processes with the shim are left alone. */
 int faults_attach(const char *control_path, const char *log_path) {
     int fd = syscall(SYS_openat, AT_FDCWD, control_path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return -1;
@@ -111,7 +111,7 @@ static int enter(enum kind kind, int halves, int over) {
 
 static void leave(int verdict, const char *name, const char *path, const char *to, int64_t offset, const void *data, int64_t result) {
     int kept = errno;
-    /* A sync that is said to have failed may have done its work all the same. */
+    /* A sync that is reported as failed may have been done all the same. */
     if (((result >= 0 && verdict != -1) || strcmp(name, "sync") == 0) && control->logging) {
         char head[4096];
         size_t root = strlen(control->root);

@@ -1,4 +1,4 @@
-"""The shim of `shim.c`, compiled on the spot, and its control: which call below a folder is hit, and how."""
+"""Compile the shim of `shim.c`, and control it: which call below a folder gets a fault, and which one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mode(enum.IntEnum):
 
 
 class Kind(enum.IntFlag):
-    """What calls need: room on the disk, that it takes what it has, or anything else. As in shim.c."""
+    """What calls need from the disk: free space, a sync, or anything else. As in shim.c."""
 
     GROW = 1
     SYNC = 2
@@ -38,7 +38,7 @@ _GROWING = ("create", "truncate", "write", "rename", "link", "mkdir")
 
 
 class Over(enum.IntEnum):
-    """What becomes of writes over bytes that are there, once the fault was met. As in shim.c."""
+    """What happens to writes over existing bytes after the fault. As in shim.c."""
 
     WHOLE = 0
     SHORT = 1
@@ -46,8 +46,8 @@ class Over(enum.IntEnum):
 
 
 class Point(NamedTuple):
-    """One fault: what happens at the n-th call. `forever`: at every later one of these kinds too. `over`: what becomes
-    of what is overwritten afterwards, as where an append is taken back.
+    """One fault: what happens at the n-th call. `forever`: also at every later call of these kinds. `over`: what
+    happens to later overwrites, as when an append is blanked out.
     """
 
     mode: Mode
@@ -60,9 +60,9 @@ class Point(NamedTuple):
         what = self.mode.name.lower().replace("_", " ")
         if self.mode is Mode.FAIL:
             what = errno.errorcode[self.error]
-        kinds = {Kind(0): "at", Kind.GROW: "for want of room from", Kind.SYNC: "of every sync from"}
-        taken_back = {Over.WHOLE: "", Over.SHORT: ", taken back by halves", Over.TORN: ", killed while taking back"}
-        return f"{what} {kinds.get(self.forever, 'of everything from')} {self.number}{taken_back[self.over]}"
+        kinds = {Kind(0): "at", Kind.GROW: "disk full from", Kind.SYNC: "every sync from"}
+        taken_back = {Over.WHOLE: "", Over.SHORT: ", blanked out by half", Over.TORN: ", killed while blanking out"}
+        return f"{what} {kinds.get(self.forever, 'every call from')} {self.number}{taken_back[self.over]}"
 
 
 class Call(NamedTuple):
@@ -100,7 +100,7 @@ class _Fields(ctypes.Structure):
 
 
 def compile_shim(folder: Path) -> Path | None:
-    """The shared object, made below `folder`; None where there is no gcc or the shim is not for this machine."""
+    """The shared object, created in `folder`; None without gcc or if the shim does not compile on this machine."""
     made = folder / "shim.so"
     if shutil.which("gcc") is None:
         return None
@@ -110,7 +110,7 @@ def compile_shim(folder: Path) -> Path | None:
 
 
 class Control:
-    """What the shim in one process is to do, through a mapping that both share."""
+    """Controls the shim of one process through shared memory."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.path, self.log_path = folder / "control", folder / "calls"
@@ -127,7 +127,7 @@ class Control:
         self._map.close()
 
     def arm(self, point: Point | None) -> None:
-        """Count from nought and log, and hit this point where there is one."""
+        """Count from zero and log, and inject the fault of this point, if any."""
         fields = self._fields
         fields.first = 0
         fields.counter = fields.hit = fields.over = 0
@@ -138,21 +138,21 @@ class Control:
             fields.first = point.number
 
     def disarm(self) -> None:
-        """Nothing more is hit; counting goes on."""
+        """Inject no more faults; counting continues."""
         self._fields.first = self._fields.over = 0
 
     @property
     def counter(self) -> int:
-        """How many calls there were since it was armed."""
+        """The number of calls since it was armed."""
         return int(self._fields.counter)
 
     @property
     def hit(self) -> int:
-        """How many of them the fault met."""
+        """The number of calls that got the fault."""
         return int(self._fields.hit)
 
     def calls(self) -> list[Call]:
-        """Every call that was made while it logged."""
+        """Every call that was made while logging was on."""
         data = self.log_path.read_bytes()
         found: list[Call] = []
         at = 0

@@ -1,6 +1,6 @@
-"""Every point of an operation: count its calls, then meet a fault at each, start again, and see what still holds.
+"""Every fault point of an operation: count its calls, inject a fault at each, restart, and check the store.
 
-python -m faults.sweep [NAME ...]     (from tests/, all points; prints what does not hold)
+python -m faults.sweep [NAME ...]     (from tests/; tries all points and prints violations)
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 from faults import power
 from faults.faulty_daemons import FaultyDaemon, FaultyDaemons, open_faulty_daemons
 from faults.operations import OPERATIONS, Operation, configuration
-from faults.promises import broken
+from faults.promises import find_violations
 from faults.scenes import Scene
 from faults.shim import ALL, Call, Kind, Mode, Over, Point
 from support.patience import PATIENCE_S
 
-# What a power cut may undo: a note of what is to be removed, which is gone through again; the first backup's folder;
-# the removal of files, which is gone through again as well.
+# What a power cut may undo: the removal of files and the note of it, since recovery repeats the removal; and the
+# creation of the backup folder.
 MAY_BE_UNDONE = re.compile(r"spawning/|backups: its name|agents/\w+/workspace/\.openclaw/attachments/\S+: its name")
 
 
 class Failure(NamedTuple):
-    """A promise that did not hold at a point."""
+    """A violation that was found at a fault point."""
 
     operation: str
     point: str
@@ -41,19 +41,19 @@ class Failure(NamedTuple):
 
 
 class Sweep:
-    """The points of one operation, on copies of one prepared store."""
+    """The fault points of one operation, on copies of one prepared store."""
 
     def __init__(self, daemons: FaultyDaemons, operation: Operation, template: FaultyDaemon) -> None:
         self.daemons, self.operation, self.template = daemons, operation, template
         self.calls: list[Call] = []
         self.cuts: list[power.Cut] = []
-        # What it left to a power cut though it was over.
+        # What a power cut could still undo when the operation was over.
         self.unsynced: list[str] = []
-        # What the operation without a fault was told; a cut goes by it.
+        # The outcomes without a fault, which the checks after a power cut use.
         self.counted = Scene(template)
 
     def count(self) -> list[str]:
-        """Live the operation once without a fault. What does not hold even so."""
+        """Perform the operation once without a fault; the violations."""
         with self._daemon() as daemon:
             scene = Scene(daemon)
             before = power.snapshot(daemon.store)
@@ -61,9 +61,9 @@ class Sweep:
             self.operation.act(scene)
             deadline = time.monotonic() + PATIENCE_S
             while True:
-                # What is in a file already may be about to be synced.
+                # Bytes that are in a file may be synced a moment later.
                 self.calls = daemon.control.calls()
-                found = power.unsynced(before, self.calls)
+                found = power.find_unsynced(before, self.calls)
                 self.unsynced = [name for name in found if not MAY_BE_UNDONE.match(name)]
                 if not self.unsynced or time.monotonic() > deadline:
                     break
@@ -71,13 +71,13 @@ class Sweep:
             daemon.control.disarm()
             self.cuts = list(power.cuts(before, self.calls))
             self.counted = scene
-            return scene.wrong + self._after(scene, daemon, torn=False)
+            return scene.wrong + self._check(scene, daemon, torn=False)
 
     def points(self) -> list[Point]:
-        """Killed before and after each call, failed once and for good, and half of each write.
+        """Each call killed before and after, failed once and permanently, and each write done by half.
 
-        For good: a full disk, syncs that fail, and a disk that takes nothing any more. What was refused is taken back
-        by overwriting it: that is done by halves, too, and killed in the middle.
+        Permanent faults are a full disk, failing syncs, and a disk that refuses everything. A refused append is blanked
+        out; that is done by half as well, and killed in the middle.
         """
         found: list[Point] = []
         for call in self.calls:
@@ -98,23 +98,26 @@ class Sweep:
             found.append(Point(Mode.KILL_AFTER, self.calls[-1].number))
         return found
 
-    def meet(self, point: Point) -> list[Failure]:
-        """Live the operation with the fault, and again without; what does not hold."""
+    def inject(self, point: Point) -> list[Failure]:
+        """Perform the operation with the fault, restart without it; the violations."""
         with self._daemon() as daemon:
             scene = Scene(daemon, lasting=bool(point.forever))
-            before = power.snapshot(daemon.store) if self._may_linger(point) else None
+            before = power.snapshot(daemon.store) if self._is_single_sync_failure(point) else None
             daemon.control.arm(point)
             found = self._act(scene, point)
             calls, hit = daemon.control.calls(), daemon.control.hit
             daemon.control.disarm()
             if hit:
-                found += self._again(scene, daemon, sure=point.forever != ALL)
+                found += self._restart_and_check(scene, daemon, sure=point.forever != ALL)
                 if before is not None and calls:
-                    found += [f"and after a power cut: {what}" for what in self._lingered(scene, before, calls)]
+                    found += [
+                        f"and after a power cut: {what}"
+                        for what in self._check_after_later_power_cut(scene, before, calls)
+                    ]
             return [Failure(self.operation.name, str(point), self._call(point.number), what) for what in found]
 
     def _act(self, scene: Scene, point: Point) -> list[str]:
-        """Until the daemon has ended: by the fault, or else by a kill or an ordinary stop."""
+        """Perform the operation and end the daemon, by a kill or a stop if the fault did not end it."""
         daemon = scene.daemon
         try:
             self.operation.act(scene)
@@ -130,24 +133,24 @@ class Sweep:
             scene.wrong.append(f"the daemon ended with {code}: {_tail(daemon.log.read_text())}")
         return scene.wrong
 
-    def _may_linger(self, point: Point) -> bool:
-        """Whether a sync fails once: then what it was about may be on the disk, and has to be taken back there too."""
+    def _is_single_sync_failure(self, point: Point) -> bool:
+        """Whether one sync fails: its bytes may be on the disk all the same, and have to be blanked out there too."""
         kinds = {call.number: call.kind for call in self.calls}
         return point.mode is Mode.FAIL and not point.forever and kinds.get(point.number) is Kind.SYNC
 
-    def _lingered(self, scene: Scene, before: power.Files, calls: list[Call]) -> list[str]:
+    def _check_after_later_power_cut(self, scene: Scene, before: power.Files, calls: list[Call]) -> list[str]:
         with self.daemons.create() as daemon:
-            self._beside(daemon)
+            self._copy_extra_files(daemon)
             power.restore(power.last_cut(before, calls).files, daemon.store)
-            return self._again(Scene(daemon, scene.told, scene.texts), daemon)
+            return self._restart_and_check(Scene(daemon, scene.outcomes, scene.texts), daemon)
 
     def cut(self, cut: power.Cut) -> list[Failure]:
-        """Start on what a power cut left; what does not hold."""
+        """Start on what a power cut left; the violations."""
         with self.daemons.create() as daemon:
-            self._beside(daemon)
+            self._copy_extra_files(daemon)
             power.restore(cut.files, daemon.store)
-            scene = Scene(daemon, self.counted.told, self.counted.texts)
-            found = self._again(scene, daemon, mark=cut.number)
+            scene = Scene(daemon, self.counted.outcomes, self.counted.texts)
+            found = self._restart_and_check(scene, daemon, mark=cut.number)
             return [Failure(self.operation.name, str(cut), self._call(cut.number), what) for what in found]
 
     def _call(self, number: int) -> str:
@@ -159,21 +162,21 @@ class Sweep:
             daemon.start(configuration(self.operation, daemon.folder))
             yield daemon
 
-    def _beside(self, daemon: FaultyDaemon) -> None:
-        shutil.copytree(self.template.beside, daemon.beside, dirs_exist_ok=True)
+    def _copy_extra_files(self, daemon: FaultyDaemon) -> None:
+        shutil.copytree(self.template.extra_files, daemon.extra_files, dirs_exist_ok=True)
         daemon.config.write_text(configuration(self.operation, daemon.folder))
 
-    def _again(self, scene: Scene, daemon: FaultyDaemon, **known: Any) -> list[str]:
+    def _restart_and_check(self, scene: Scene, daemon: FaultyDaemon, **known: Any) -> list[str]:
         try:
             daemon.start()
         except AssertionError as error:
-            return [f"it does not start again: {_tail(str(error))}"]
-        return self._after(scene, daemon, torn=True, **known)
+            return [f"it does not restart: {_tail(str(error))}"]
+        return self._check(scene, daemon, torn=True, **known)
 
-    def _after(
+    def _check(
         self, scene: Scene, daemon: FaultyDaemon, *, torn: bool, mark: int | None = None, sure: bool = True
     ) -> list[str]:
-        """What does not hold. `torn`: half a line may be left; not `sure`: what was refused may be there."""
+        """The violations. `torn`: half a line may be left; not `sure`: refused texts may be there."""
         if not sure:
             scene.forget_refusals()
         found: list[str] = []
@@ -182,14 +185,14 @@ class Sweep:
                 daemon.start()
             Scene(daemon).settle(strict=True)
             self.operation.check(scene, daemon, mark)
-            # It goes on.
+            # It still accepts messages.
             daemon.call("sessions.create", key="agent:main:afterwards")
             assert daemon.reply("agent:main:afterwards", "and now?")["status"] == "ok"
         except Exception as error:  # noqa: BLE001
             found.append(_tail(f"{type(error).__name__}: {error}"))
         if daemon.stop() != 0:
             found.append("it does not stop cleanly")
-        found += broken(daemon.store, scene, mark=mark, torn=torn, may_leave=self.operation.may_leave)
+        found += find_violations(daemon.store, scene, mark=mark, torn=torn, may_leave=self.operation.may_leave)
         if "Traceback" in (log := daemon.log.read_text()):
             found.append("a traceback in the log: " + log[log.index("Traceback") :][-600:])
         return found
@@ -200,8 +203,8 @@ def _tail(text: str) -> str:
 
 
 @contextmanager
-def sweep(daemons: FaultyDaemons, operation: Operation) -> Iterator[Sweep]:
-    """The operation's store, prepared."""
+def prepare_sweep(daemons: FaultyDaemons, operation: Operation) -> Iterator[Sweep]:
+    """Prepare the store of an operation; the sweep over its fault points."""
     with daemons.create() as template:
         template.start(configuration(operation, template.folder))
         operation.prepare(template)
@@ -215,13 +218,13 @@ def main(names: list[str]) -> None:
         for operation in OPERATIONS:
             if names and operation.name not in names:
                 continue
-            with sweep(daemons, operation) as one:
+            with prepare_sweep(daemons, operation) as one:
                 failures: list[object] = [f"{operation.name}, no fault: {what}" for what in one.count()]
                 print(*failures, sep="\n", end="\n" if failures else "", flush=True)
                 points, cuts = one.points(), one.cuts
-                for met in itertools.chain(map(one.meet, points), map(one.cut, cuts)):
-                    failures += met
-                    print(*met, sep="\n", end="\n" if met else "", flush=True)
+                for violations in itertools.chain(map(one.inject, points), map(one.cut, cuts)):
+                    failures += violations
+                    print(*violations, sep="\n", end="\n" if violations else "", flush=True)
             counts = f"{len(one.calls)} calls, {len(points)} points, {len(cuts)} cuts, {len(failures)} failures"
             print(f"== {operation.name}: {counts}", flush=True)
 

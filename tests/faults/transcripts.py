@@ -1,4 +1,4 @@
-"""Transcripts as a reader finds them who knows nothing of sessiond's code: lines of JSON."""
+"""A reader of transcripts that uses none of sessiond's code: lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 FINAL = {"ok", "error", "timeout", "aborted"}
-# A run that is one record, since it ran as a part of another or was none: what it would have been asked is there.
+# Runs of one record: `steered` messages became part of another run, and `noted` ones did not start a run.
 ALONE = {"steered", "noted"}
 
 
 class Transcript:
-    """One transcript as its lines are."""
+    """The records of one transcript, and the number of bad lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,43 +31,45 @@ class Transcript:
     def key(self) -> Any:
         return self.records[0].get("sessionKey") if self.records else None
 
-    def customs(self, kind: str) -> list[dict[str, Any]]:
+    def data_of(self, kind: str) -> list[dict[str, Any]]:
         return [one["data"] for one in self.records if one.get("customType") == kind]
 
-    def said(self, text: str) -> int:
-        """How often a user, or another session of its own accord, said just this."""
+    def count_texts(self, text: str) -> int:
+        """The number of messages with this text from a user or, unasked, from another session."""
         return sum(
-            words(one["message"]).split("\n")[0] == text
+            text_of(one["message"]).split("\n")[0] == text
             for one in self.records
-            if one["type"] == "message" and one["message"]["role"] == "user" and not _answers(one["message"])
+            if one["type"] == "message" and one["message"]["role"] == "user" and not _is_answer(one["message"])
         )
 
     @property
-    def waits(self) -> bool:
-        """Whether something of it goes on by itself: a run, a conversation, or a child that was not announced."""
-        open_runs = {one["runId"] for one in self.customs("sessiond/run")} - {
-            one["runId"] for one in self.customs("sessiond/run") if one["status"] in (*FINAL, *ALONE)
+    def has_open_work(self) -> bool:
+        """Whether there is an open run or conversation, or a child that was not announced."""
+        open_runs = {one["runId"] for one in self.data_of("sessiond/run")} - {
+            one["runId"] for one in self.data_of("sessiond/run") if one["status"] in (*FINAL, *ALONE)
         }
-        talks = Counter(one["talkId"] for one in self.customs("sessiond/talk") if one["status"] in ("open", "closed"))
-        child = ":subagent:" in str(self.key) and not self.archived and not self._is_put_away
-        return bool(open_runs) or any(count % 2 for count in talks.values()) or child
+        records_of_conversations = Counter(
+            one["talkId"] for one in self.data_of("sessiond/talk") if one["status"] in ("open", "closed")
+        )
+        child = ":subagent:" in str(self.key) and not self.archived and not self._is_settled
+        return bool(open_runs) or any(count % 2 for count in records_of_conversations.values()) or child
 
     @property
-    def _is_put_away(self) -> bool:
-        """Whether a child was announced, its files are gone and its session is to stay where it is."""
+    def _is_settled(self) -> bool:
+        """Whether a child was announced, its files are removed and its session stays."""
         spawn: dict[str, Any] = {}
-        for data in self.customs("sessiond/entry"):
+        for data in self.data_of("sessiond/entry"):
             spawn |= data.get("spawn") or {}
         files_stay = bool(spawn.get("attachments")) and not spawn.get("attachmentsRemoved")
         return "announced" in spawn and not files_stay and spawn.get("cleanup") != "delete"
 
 
-def _answers(message: dict[str, Any]) -> bool:
+def _is_answer(message: dict[str, Any]) -> bool:
     provenance = message.get("provenance", {})
     return provenance.get("sourceTool") == "subagent_announce" or provenance.get("hops", 0) > 1
 
 
-def words(message: dict[str, Any]) -> str:
+def text_of(message: dict[str, Any]) -> str:
     content = message["content"]
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 

@@ -1,7 +1,7 @@
-"""Small changes of the code, found in its syntax trees: what one would hope that a test notices.
+"""Small changes of the code, found in its syntax trees, which a test should notice.
 
-A comparison turned, `and` for `or`, a number one higher, a condition negated, a statement left out, a shield taken
-away. Pure: texts in, changes out. The same seed draws the same changes from the same code.
+A comparison inverted, `and` for `or`, a number one higher, a condition negated, a statement removed, a shield
+removed. Pure: texts in, changes out. The same seed gives the same changes of the same code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    """The text between two offsets becomes another one; it stands in the lines `first` to `last`."""
+    """Replaces the text between two offsets, in the lines `first` to `last`, with `new`."""
 
     file: str
     begin: int
@@ -23,7 +23,7 @@ class Change(NamedTuple):
     last: int
 
 
-_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+_INVERSE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
     ast.Gt: ast.GtE,
@@ -35,12 +35,12 @@ _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-# What is said in the log, and what only the type checker reads.
+# Calls that tests do not check: log lines, and what only the type checker reads.
 _SILENT_CALLS = frozenset({"log", "cast", "TypeVar"})
 
 
 def draw(sources: Mapping[str, str], count: int, seed: int) -> list[Change]:
-    """So many different changes of the files, given as name and text, in an order that says nothing."""
+    """`count` different changes of the files, given as name and text, in random order."""
     found = [change for name in sorted(sources) for change in changes_of(name, sources[name])]
     return random.Random(seed).sample(found, min(count, len(found)))
 
@@ -62,7 +62,7 @@ def changes_of(name: str, text: str) -> Iterator[Change]:
 def _walk(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     yield from _changes(node)
     for name, value in ast.iter_fields(node):
-        # Types are for mypy; text is for people, and the places in an f-string are not those of the file.
+        # Tests check neither types nor texts, and offsets in an f-string are not those of the file.
         if name in ("annotation", "returns", "decorator_list", "keywords") and not isinstance(node, ast.Call):
             continue
         for child in value if isinstance(value, list) else [value]:
@@ -87,9 +87,9 @@ def _is_silent(node: ast.AST) -> bool:
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     match node:
-        case ast.Compare(ops=[op, *rest]) if type(op) in _TURNED:
-            turned: list[ast.cmpop] = [_TURNED[type(op)](), *rest]
-            yield node, ast.unparse(ast.Compare(node.left, turned, node.comparators))
+        case ast.Compare(ops=[op, *rest]) if type(op) in _INVERSE:
+            inverse: list[ast.cmpop] = [_INVERSE[type(op)](), *rest]
+            yield node, ast.unparse(ast.Compare(node.left, inverse, node.comparators))
         case ast.BoolOp(op=op):
             yield node, ast.unparse(ast.BoolOp(ast.And() if isinstance(op, ast.Or) else ast.Or(), node.values))
         case ast.Constant(value=bool() as flag):
@@ -107,5 +107,5 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def _is_plain(test: ast.expr) -> bool:
-    """Whether negating it is turning it, which is another change already."""
+    """Whether negating it is the same as inverting its comparison, which is a change of its own."""
     return isinstance(test, ast.Compare) and len(test.ops) == 1

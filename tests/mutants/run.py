@@ -1,12 +1,12 @@
 """How strong the tests are: change the code in one place, run the tests that reach it, and see whether one fails.
 
-    just mutants                  those chosen by hand (`tests/mutants/*.toml`) and a hundred drawn
-    just mutants --room store     of one room;  --drawn 0 --only adopt: by a part of their names
-    just mutants --seed 2         another hundred
+    just mutants                  the listed ones (`tests/mutants/*.toml`) and a hundred random ones
+    just mutants --room store     of one package;  --drawn 0 --only adopt: by a part of their names
+    just mutants --seed 2         another random hundred
 
-A change that no test notices is a hole in the tests, or changes nothing that anybody could see; those are written down
-with the reason (`equivalent.toml`). Works in a copy of the tree, one change at a time; a few seconds each, after some
-minutes in which it learns which test reaches which line.
+A change that no test notices shows a missing test, or changes no behaviour; the latter are listed with the reason in
+`equivalent.toml`. Works in a copy of the tree, one change at a time; a few seconds each, after some minutes in which it
+records which test reaches which line.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from mutants.drawing import draw
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ROOMS = ("store", "runs", "policy", "auth", "attachments", "events", "rpc")
-# Whose tests may notice a change in these rooms.
+# The folders of tests that may notice a change in these packages.
 FOLDERS = (*ROOMS, "sessions", "subagents", "conversations", "delivery", "methods", "transports", "trust")
-# Tests whose work is done in other processes, so that nobody sees which lines they reach. They come last.
+# Tests that work in other processes, so that their lines cannot be recorded. They run last.
 UNMEASURED = {
     "store": ("tests/store/test_single_calls.py",),
     "runs": ("tests/runs/test_spawn_journal.py",),
@@ -45,7 +45,7 @@ BUDGET_S, HANGS_AFTER_S = 20.0, 90.0
 
 
 class Mutant(NamedTuple):
-    """One changed file. `lines` are those of the original that it concerns; `tests` notice it, and go first."""
+    """One changed file. `lines` are the changed lines of the original; `tests` are known to notice it and run first."""
 
     name: str
     file: str
@@ -59,25 +59,27 @@ class Mutant(NamedTuple):
         return self.file.split("/")[1]
 
 
-class TestMap:
-    """Which tests reach a line, and how long each takes."""
+class TestCoverage:
+    """Which tests reach each line, and how long each test takes."""
+
+    __test__ = False
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.seconds: dict[str, float] = {}
         self._reached: dict[str, dict[str, list[str]]] = {}
         for path in paths:
-            told = json.loads(path.read_text())
-            self.seconds |= told["seconds"]
-            for file, lines in told["reached"].items():
+            recorded = json.loads(path.read_text())
+            self.seconds |= recorded["seconds"]
+            for file, lines in recorded["reached"].items():
                 known = self._reached.setdefault(file, {})
                 for line, tests in lines.items():
                     known.setdefault(line, []).extend(tests)
 
-    def of(self, mutant: Mutant) -> list[str]:
-        """The tests to run: the quickest first, before all those of the mutant's own room; so many as there is time."""
+    def tests_for(self, mutant: Mutant) -> list[str]:
+        """The tests to run within the time budget: the quickest first, those of the mutant's own package preferred."""
         reached = self._reached.get(mutant.file, {})
         found = {test for line in mutant.lines for test in reached.get(str(line), ())}
-        if not found:  # a constant, a default: what is read when the module is imported
+        if not found:  # a constant or a default, which is read when the module is imported
             found = {test for tests in reached.values() for test in tests}
         own = f"tests/{mutant.room}/"
         chosen: list[str] = []
@@ -90,14 +92,14 @@ class TestMap:
         return chosen
 
 
-def by_hand() -> Iterator[Mutant]:
-    """The mutants of the lists. `old` stands once in its file; one that is not found any more is said to be stale."""
+def read_listed() -> Iterator[Mutant]:
+    """The mutants of the lists. `old` must occur once in its file; otherwise the mutant is reported as stale."""
     for path in sorted(HERE.glob("*.toml")):
         for one in tomllib.loads(path.read_text()).get("mutant", []):
             file = f"sessiond/{one['file']}"
             text, old, new = (ROOT / file).read_text(), one["old"], one["new"]
             if text.count(old) != 1:
-                print(f"stale     {one['name']}: its text stands {text.count(old)} times in {file}", flush=True)
+                print(f"stale     {one['name']}: its text occurs {text.count(old)} times in {file}", flush=True)
                 continue
             at = text.index(old)
             first = text.count("\n", 0, at) + 1
@@ -106,8 +108,8 @@ def by_hand() -> Iterator[Mutant]:
             yield Mutant(one["name"], file, changed, lines, f"{file}:{first}", tuple(one.get("tests", ())))
 
 
-def drawn(count: int, seed: int) -> Iterator[Mutant]:
-    """Mutants by chance, the same ones for the same code."""
+def draw_mutants(count: int, seed: int) -> Iterator[Mutant]:
+    """Random mutants; the same ones for the same code and seed."""
     paths = [path for room in ROOMS for path in (ROOT / "sessiond" / room).glob("*.py")]
     sources = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
     for change in draw(sources, count, seed):
@@ -120,13 +122,13 @@ def drawn(count: int, seed: int) -> Iterator[Mutant]:
 
 
 def equivalents() -> dict[tuple[str, str], str]:
-    """The mutants that change nothing anybody could see, by file and name, and why."""
-    told = tomllib.loads((HERE / "equivalent.toml").read_text())
-    return {(f"sessiond/{one['file']}", one["name"]): one["why"] for one in told.get("equivalent", [])}
+    """Why a mutant changes no behaviour, by file and name."""
+    listed = tomllib.loads((HERE / "equivalent.toml").read_text())
+    return {(f"sessiond/{one['file']}", one["name"]): one["why"] for one in listed.get("equivalent", [])}
 
 
-def in_process(work: Callable[[], int], output: Path, tree: Path, patience_s: float) -> int | None:
-    """What `work` gives in a process of its own, in the tree; None where it did not come to an end."""
+def run_in_fork(work: Callable[[], int], output: Path, tree: Path, patience_s: float) -> int | None:
+    """Run `work` in a forked process in the tree; its exit code, or None if it did not end in time."""
     child = os.fork()
     if not child:
         os.setsid()
@@ -139,7 +141,7 @@ def in_process(work: Callable[[], int], output: Path, tree: Path, patience_s: fl
         code = 70
         try:
             code = work()
-        except BaseException:  # noqa: BLE001 - nothing of the parent's may go on in here
+        except BaseException:  # noqa: BLE001 - the child must not run the parent's code
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -152,7 +154,7 @@ def in_process(work: Callable[[], int], output: Path, tree: Path, patience_s: fl
             ended = os.waitstatus_to_exitcode(status)
         else:
             time.sleep(0.02)  # noqa: TID251 - at a process border, with a deadline
-    # The daemons that a test started and could not end any more, too.
+    # Also daemons that a test started and did not end.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     if ended is None:
@@ -160,8 +162,8 @@ def in_process(work: Callable[[], int], output: Path, tree: Path, patience_s: fl
     return ended
 
 
-def learn(tree: Path, folder: str, path: Path) -> None:
-    """Run the tests of a folder, unchanged, and note which lines each of them reaches. One that fails is left out."""
+def record_coverage(tree: Path, folder: str, path: Path) -> None:
+    """Run the tests of a folder without a change, and record which lines each reaches. Failing tests are left out."""
 
     def work() -> int:
         import coverage
@@ -171,7 +173,7 @@ def learn(tree: Path, folder: str, path: Path) -> None:
         seconds: dict[str, float] = {}
         failed: set[str] = set()
 
-        class Noting:
+        class Recorder:
             @pytest.hookimpl(hookwrapper=True)
             def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
                 meter.switch_context(item.nodeid)
@@ -186,7 +188,7 @@ def learn(tree: Path, folder: str, path: Path) -> None:
 
         meter.start()
         options = ["-q", "-p", "no:cacheprovider", "-m", "not system and not benchmark"]
-        pytest.main([*options, f"tests/{folder}"], [Noting()])
+        pytest.main([*options, f"tests/{folder}"], [Recorder()])
         meter.stop()
         data = meter.get_data()
         reached: dict[str, dict[str, list[str]]] = {}
@@ -199,7 +201,7 @@ def learn(tree: Path, folder: str, path: Path) -> None:
         return 0
 
     output = path.with_suffix(".out")
-    if in_process(work, output, tree, 3600) != 0:
+    if run_in_fork(work, output, tree, 3600) != 0:
         sys.exit(f"the tests could not be run: {output}")
     print(output.read_text().splitlines()[-1])
 
@@ -207,25 +209,25 @@ def learn(tree: Path, folder: str, path: Path) -> None:
 class Judge:
     """Runs the tests of one mutant after the other, in a copy of the tree."""
 
-    def __init__(self, tree: Path, tests: TestMap) -> None:
+    def __init__(self, tree: Path, tests: TestCoverage) -> None:
         self._tree, self._tests = tree, tests
         self._moment = itertools.count(int(time.time()))
 
     def judge(self, mutant: Mutant) -> tuple[str, str]:
-        """`killed`, `alive` or `hung`, and the test that told."""
+        """`killed`, `alive` or `hung`, and the test that failed."""
         path = self._tree / mutant.file
         whole = path.read_text()
-        reached, last = self._tests.of(mutant), UNMEASURED.get(mutant.room, ())
+        reached, last = self._tests.tests_for(mutant), UNMEASURED.get(mutant.room, ())
         try:
             self._write(path, mutant.text)
-            verdict, told = "alive", ""
+            verdict, failed_test = "alive", ""
             for tests in filter(None, (mutant.tests, reached, last)):
-                verdict, told = self._run(tests)
+                verdict, failed_test = self._run(tests)
                 if verdict != "alive":
                     break
         finally:
             self._write(path, whole)
-        return verdict, told or f"{len(reached)} tests reach it"
+        return verdict, failed_test or f"{len(reached)} tests reach it"
 
     def _run(self, tests: Sequence[str]) -> tuple[str, str]:
         output = self._tree.parent / "output.txt"
@@ -236,21 +238,21 @@ class Judge:
             options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-m", "not benchmark"]
             return int(pytest.main([*options, *tests]))
 
-        code = in_process(work, output, self._tree, HANGS_AFTER_S)
+        code = run_in_fork(work, output, self._tree, HANGS_AFTER_S)
         lines = output.read_text(errors="replace").splitlines()
-        told = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
         verdict = "hung" if code is None else "alive" if code == 0 else "killed"
-        return verdict, told[0] if told else ""
+        return verdict, failures[0] if failures else ""
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text)
-        # Python takes a compiled file for current by seconds and size.
+        # Python compares the time in seconds and the size to decide whether a compiled file is current.
         moment = next(self._moment)
         os.utime(path, (moment, moment))
 
 
 def copy_tree(to: Path) -> Path:
-    """A copy of what is under test, where changes hurt nobody."""
+    """A copy of the tree, in which files can be changed."""
     shutil.rmtree(to, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", ".*cache*", ".venv*", ".git", ".hypothesis", "dist", "build")
     shutil.copytree(ROOT, to, ignore=ignored)
@@ -258,7 +260,7 @@ def copy_tree(to: Path) -> Path:
 
 
 def import_once() -> None:
-    """What every run of the tests imports, and no mutant changes."""
+    """Import the libraries of the tests before forking, since no mutant changes them."""
     import cbor2
     import coverage
     import cryptography.hazmat.primitives.asymmetric.ed25519
@@ -274,22 +276,22 @@ def import_once() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--drawn", type=int, default=100, help="how many are drawn by chance")
+    parser.add_argument("--drawn", type=int, default=100, help="how many random ones")
     parser.add_argument("--seed", type=int, default=12)
-    parser.add_argument("--no-list", action="store_true", help="without those chosen by hand")
+    parser.add_argument("--no-list", action="store_true", help="without the listed ones")
     parser.add_argument("--room", choices=ROOMS)
-    parser.add_argument("--only", default="", help="those with this in their name")
+    parser.add_argument("--only", default="", help="only those with this in their name")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/sessiond-mutants"))
-    parser.add_argument("--learn", action="store_true", help="learn again which test reaches which line")
-    parser.add_argument("--folders", nargs="+", default=FOLDERS, help="whose tests are run; all that matter otherwise")
+    parser.add_argument("--learn", action="store_true", help="record again which test reaches which line")
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, help="the folders of tests to run")
     parser.add_argument("--show", action="store_true", help="print them and run nothing")
     return parser.parse_args()
 
 
 def main() -> None:
     asked = arguments()
-    mutants = [] if asked.no_list else list(by_hand())
-    mutants += drawn(asked.drawn, asked.seed)
+    mutants = [] if asked.no_list else list(read_listed())
+    mutants += draw_mutants(asked.drawn, asked.seed)
     mutants = [one for one in mutants if asked.room in (None, one.room) and asked.only in one.name]
     if asked.show:
         for one in mutants:
@@ -301,18 +303,18 @@ def main() -> None:
     known = {folder: asked.scratch / f"{folder}.json" for folder in asked.folders}
     for folder, path in known.items():
         if asked.learn or not path.exists():
-            learn(tree, folder, path)
-    judge, harmless = Judge(tree, TestMap(known.values())), equivalents()
+            record_coverage(tree, folder, path)
+    judge, harmless = Judge(tree, TestCoverage(known.values())), equivalents()
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     with open(asked.scratch / "results.txt", "a") as log:
         for one in mutants:
             begun = time.monotonic()
-            verdict, told = judge.judge(one)
+            verdict, failed_test = judge.judge(one)
             why = harmless.get((one.file, one.name))
             if verdict == "alive" and why is not None:
-                verdict, told = "equal", why
+                verdict, failed_test = "equal", why
             counts[one.room][verdict] += 1
-            line = f"{verdict:<9} {time.monotonic() - begun:4.0f} s  {one.shown}  {one.name}  [{told}]"
+            line = f"{verdict:<9} {time.monotonic() - begun:4.0f} s  {one.shown}  {one.name}  [{failed_test}]"
             for out in (sys.stdout, log):
                 print(line, file=out, flush=True)
     total: Counter[str] = Counter()

@@ -1,5 +1,5 @@
-"""pi itself with transcripts that sessiond wrote: opened by its session loader, added up as its footer does, gone on
-with by the program."""
+"""The program pi with transcripts that sessiond wrote: its session loader opens them, its footer's code adds
+them up, and the program continues them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.real_daemon import Daemon
 pytestmark = pytest.mark.agents
 GOLDEN = Path(__file__).parents[1] / "golden" / "presets"
 RECORDED = ("claude", "codex", "gemini", "opencode")
-# What `components/footer.js` and `agent-session.js` do with a session; NaN where a part is missing.
+# Does the same as `components/footer.js` and `agent-session.js`; a sum is NaN if a part is missing.
 SCRIPT = """
 import {{ SessionManager }} from "{dist}/core/session-manager.js";
 const manager = SessionManager.open(process.argv[1]);
@@ -46,8 +46,8 @@ def pi(model: Any) -> Any:
     return agents.PROGRAMS["pi"], path
 
 
-def transcript(daemon: Daemon, name: str, folder: Path) -> Path:
-    """Of a session whose agent printed what the real program once printed."""
+def write_transcript(daemon: Daemon, name: str, folder: Path) -> Path:
+    """The transcript of a session whose agent prints the recorded output of the real program."""
     program = folder / name
     program.write_text(f"#!/bin/sh\nexec cat {GOLDEN / name}-tool.jsonl\n")
     program.chmod(0o755)
@@ -59,9 +59,11 @@ def transcript(daemon: Daemon, name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_pi_opens_a_transcript_of_ours_and_adds_it_up(daemon: Daemon, pi: Any, workspace: Path, name: str) -> None:
+def test_pi_opens_a_transcript_of_sessiond_and_adds_up_its_tokens(
+    daemon: Daemon, pi: Any, workspace: Path, name: str
+) -> None:
     _, path = pi
-    ours = transcript(daemon, name, workspace)
+    ours = write_transcript(daemon, name, workspace)
     script = SCRIPT.format(dist=Path(path).resolve().parent)
     node = shutil.which("node")
     assert node is not None
@@ -76,11 +78,11 @@ def test_pi_opens_a_transcript_of_ours_and_adds_it_up(daemon: Daemon, pi: Any, w
     assert (found["context"], found["header"]) == (4, 3)
 
 
-def test_pi_goes_on_with_a_conversation_of_ours(
+def test_pi_continues_a_conversation_of_sessiond(
     daemon: Daemon, pi: Any, model: Any, home: Path, workspace: Path
 ) -> None:
     program, path = pi
-    ours = transcript(daemon, "claude", workspace)
+    ours = write_transcript(daemon, "claude", workspace)
     copied = workspace / "ours.jsonl"
     shutil.copy(ours, copied)
     env = {"HOME": str(home), "PATH": os.environ["PATH"], "TERM": "dumb", **program.setup(home, model.port)}
@@ -89,7 +91,7 @@ def test_pi_goes_on_with_a_conversation_of_ours(
         command, input="and again", env=env, cwd=workspace, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    # The user's two texts were sent: the one of our transcript, and this.
+    # Both user texts were sent: that of the transcript, and the new one.
     assert "Answer 2 to: and again" in done.stdout, done.stdout[-2000:]
     assert "forty-two" in json.dumps(model.requests()[-1])
     assert len(copied.read_text().splitlines()) > len(ours.read_text().splitlines())
