@@ -14,7 +14,7 @@ def announcements(daemon: Daemon, key: str = "main") -> list[dict[str, Any]]:
 
 
 def wait_for_announcement(daemon: Daemon, child: str, key: str = "main") -> str:
-    """The announcement of a child, once it is there."""
+    """Wait for the announcement of a child; its text."""
     found: list[str] = []
 
     def look() -> bool:

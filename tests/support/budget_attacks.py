@@ -1,4 +1,4 @@
-"""What one client may ask for to keep others waiting or to fill the daemon: each attack, and what came of it.
+"""What one client can do to delay others or to fill the daemon's memory: each attack, and its outcomes.
 
 Used by `trust/test_budgets.py` in small and by `benchmarks/test_budgets.py` whole.
 """
@@ -29,7 +29,7 @@ from support.real_daemon import PATIENCE_S, Daemon
 MIB = 1 << 20
 GROWTH_BYTES = 200 * 1000 * 1000
 LARGE, LOUD = "agent:main:large", "agent:loud:main"
-# What refuses an attack because it is one: too much at once (-32007), too large together (-32005).
+# The error codes with which the daemon refuses an attack: overloaded (-32007), too large (-32005).
 EXPECTED_REFUSALS = frozenset({"-32005", "-32007", "closed"})
 
 _ERROR = re.compile(rb'"error":\{"code":(-\d+)')
@@ -66,7 +66,7 @@ print(json.dumps({"role": "assistant", "content": "done"}))
 
 @dataclass(frozen=True)
 class Size:
-    """How much of it: `whole` is what was found to be too much."""
+    """The size of each attack: `whole` is what was found to be too much."""
 
     history_bytes: int = 15_000_000
     connections: int = 30
@@ -80,7 +80,7 @@ class Size:
 
 @dataclass
 class Attack:
-    """One client's token, and what came of what it asked: "served", "closed", or the code of the error."""
+    """One client's token, and the outcomes of its requests: "served", "closed", or the code of the error."""
 
     daemon: Daemon
     token: str
@@ -89,7 +89,7 @@ class Attack:
     attackers: list[Attacker] = field(default_factory=list)
 
     def connect(self, *, codec: str = "json", buffer: int | None = None) -> Attacker | None:
-        """One more connection, with the token shown; None where there is no place for it."""
+        """Open another authenticated connection; None if the daemon refuses it."""
         try:
             attacker = Attacker(self, codec, buffer)
         except OSError:
@@ -99,13 +99,13 @@ class Attack:
         return attacker
 
     def close(self) -> None:
-        """Close what an attack that was turned away in the middle left open."""
+        """Close the connections that a refused attack left open."""
         for attacker in self.attackers:
             attacker.close()
 
 
 class Attacker:
-    """A connection with a token, which need not read what it asked for."""
+    """A connection with a token, which need not read its answers."""
 
     def __init__(self, attack: Attack, codec: str, buffer: int | None) -> None:
         self._attack, self.codec = attack, codec
@@ -124,11 +124,11 @@ class Attacker:
             raise
 
     def send(self, message: Any) -> None:
-        """One message, whole."""
+        """Send one whole message."""
         self.socket.sendall(self._encoded(message))
 
     def send_half(self, message: Any) -> None:
-        """As much of half a message as fits without waiting."""
+        """Send as much of half a message as fits without waiting."""
         data = self._encoded(message)
         self.socket.setblocking(False)
         with suppress(OSError):
@@ -138,7 +138,7 @@ class Attacker:
         return cbor2.dumps(message) if self.codec == "cbor" else json.dumps(message).encode() + b"\n"
 
     def read(self, asked: int) -> int:
-        """Read one answer, to a batch of `asked` or to one request; how many bytes it was."""
+        """Read one answer, to a batch of `asked` requests or to one; its number of bytes."""
         outcomes = self._attack.outcomes
         try:
             data = self._line()
@@ -160,7 +160,7 @@ class Attacker:
         return b"".join(pieces)
 
     def read_cbor(self, asked: int) -> None:
-        """The same for CBOR, of the last answer on this connection; taken apart by its look alone, which is quick."""
+        """The same for the last CBOR answer on this connection, without decoding it, which would be slow."""
         pieces, outcomes = [], self._attack.outcomes
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
@@ -186,7 +186,7 @@ def batch(count: int, method: str, **params: Any) -> list[dict[str, Any]]:
 
 
 def read_all(attackers: list[Attacker], asked: int) -> None:
-    """Read the answers on all of them at once: one that waited for another would be the stall that it complains of."""
+    """Read the answers on all connections at once, because reading one by one would cause delays itself."""
 
     def read(attacker: Attacker) -> None:
         attacker.read(asked) if attacker.codec == "json" else attacker.read_cbor(asked)
@@ -219,14 +219,14 @@ def batch_of_histories(attack: Attack) -> None:
 
 
 def unread_histories(attack: Attack) -> None:
-    """Many connections ask for 64 each and read nothing for a while, and hardly anything fits into their buffers."""
+    """Many connections ask for 64 histories each and do not read for a while, with small buffers."""
     attackers = [attack.connect(buffer=4096) for _ in range(attack.size.connections)]
     there = [attacker for attacker in attackers if attacker is not None]
     for attacker in there:
         for number in range(64):
             attacker.send(request("chat.history", number, **_WHOLE))
     wait_seconds(attack.size.unread_s)
-    # Whether there is an answer on its way, or the next of them.
+    # Whether an answer has arrived.
     waiting = select.select([attacker.socket for attacker in there], [], [], 0)[0]
     attack.outcomes["served"] += len(waiting)
     attack.outcomes["waiting"] += len(there) - len(waiting)
@@ -235,7 +235,7 @@ def unread_histories(attack: Attack) -> None:
 
 
 def batched_discovers(attack: Attack) -> None:
-    """As many as are taken on a connection, on many; then the same in CBOR, which takes two hundred times as long."""
+    """As many as a connection accepts, on many of them; then the same in CBOR, which takes 200 times as long."""
     for codec, part in (("json", 2), ("cbor", 10)):
         attackers = [attack.connect(codec=codec) for _ in range(attack.size.connections // part)]
         there = [attacker for attacker in attackers if attacker is not None]
@@ -253,7 +253,7 @@ def many_lists(attack: Attack) -> None:
 
 
 def long_messages(attack: Attack) -> None:
-    """Half of a long message on many connections, and never the other half."""
+    """Half of a long message on many connections, without the other half."""
     message = request("chat.inject", sessionKey=LARGE, messages=[{"role": "user", "content": "x" * 7 * MIB}])
     attackers = [attack.connect() for _ in range(attack.size.connections)]
     there = [attacker for attacker in attackers if attacker is not None]
@@ -266,7 +266,7 @@ def long_messages(attack: Attack) -> None:
 
 
 def idle_connections(attack: Attack) -> None:
-    """More than one token may have, and the owner still comes in."""
+    """More connections than one token may have; the owner can still connect."""
     attackers = [attack.connect() for _ in range(256)]
     there = [attacker for attacker in attackers if attacker is not None]
     attack.outcomes["served"] += len(there)
@@ -277,7 +277,7 @@ def idle_connections(attack: Attack) -> None:
 
 
 def unread_deltas(attack: Attack) -> None:
-    """An agent writes deltas of 1 MB while somebody follows who does not read."""
+    """An agent writes deltas of 1 MB while a subscriber does not read."""
     attacker = attack.connect()
     if attacker is not None:
         attacker.send(request("sessions.messages.subscribe", key=LOUD))
@@ -325,7 +325,7 @@ def _long_message(attack: Attack) -> dict[str, Any]:
 
 @contextmanager
 def _session_for(attack: Attack) -> Iterator[tuple[str, Path]]:
-    """A session of its own, and its transcript; both go afterwards, or the next attack would find the disk full."""
+    """A new session and its transcript; both are removed afterwards, so that the disk does not fill up."""
     key = f"agent:main:{uuid4()}"
     path = attack.daemon.store / "agents" / "main" / "sessions"
     path /= attack.daemon.call("sessions.create", key=key)["sessionId"] + ".jsonl"
@@ -353,7 +353,7 @@ ATTACKS: dict[str, Callable[[Attack], None]] = {
 
 
 class TimedDaemon(Daemon):
-    """A daemon with a stopwatch at its event loop."""
+    """A daemon that measures the steps of its event loop."""
 
     def command(self, *extra: str) -> list[str]:
         python, _, _, *serve = super().command(*extra)
@@ -364,7 +364,7 @@ class TimedDaemon(Daemon):
         return self.folder / "steps.json"
 
     def steps(self) -> dict[str, Any]:
-        """What the loop did since the last look."""
+        """The measurements of the loop since the last call."""
         assert self.process is not None
         self._report.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR2)
@@ -374,7 +374,7 @@ class TimedDaemon(Daemon):
 
 
 def start_target(daemon: Daemon, size: Size) -> None:
-    """A daemon with a large transcript full of secrets, and an agent that says too much."""
+    """Start a daemon with a large transcript full of secrets, and an agent that writes large deltas."""
     agent = daemon.folder / "agent.py"
     agent.write_text(AGENT)
     command = json.dumps([sys.executable, str(agent)])
@@ -388,7 +388,7 @@ def start_target(daemon: Daemon, size: Size) -> None:
     message = {"role": "user", "content": text}
     for _ in range(size.history_bytes // 15_000 // 100):
         daemon.call("chat.inject", sessionKey=LARGE, messages=[message] * 100)
-    # What is made or loaded once, at the first call.
+    # The first call loads what all later ones use.
     daemon.call("rpc.discover")
     first = Attack(daemon, mint_token(daemon), size).connect(codec="cbor")
     assert first is not None
@@ -396,7 +396,7 @@ def start_target(daemon: Daemon, size: Size) -> None:
 
 
 def mint_token(daemon: Daemon) -> str:
-    """A token that may do all that one may."""
+    """A token with every scope that a token can have."""
     token: str = daemon.call("tokens.mint", scopes=["list", "read", "send", "admin"])["token"]
     return token
 
@@ -408,13 +408,13 @@ def resident_bytes(daemon: Daemon) -> int:
 
 
 def wait_seconds(seconds: float) -> None:
-    """Let it go on."""
+    """Wait while the attack goes on."""
     time.sleep(seconds)  # noqa: TID251
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """How long the owner's pings took meanwhile, in order, and by how much the daemon had grown at most."""
+    """The sorted times of the owner's pings during an attack, and the peak growth of the daemon's memory."""
 
     pings_s: list[float]
     grown_bytes: int
@@ -430,7 +430,7 @@ class Measurement:
 
 
 def measure(daemon: Daemon, attack: Callable[[], object]) -> Measurement:
-    """Ping as the owner, and watch the daemon's memory, while `attack` goes on."""
+    """Ping as the owner and watch the daemon's memory during `attack`."""
     rest, most, done = resident_bytes(daemon), 0, threading.Event()
 
     def watch() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon, Wire
 
-# What a process runs: how it appends, where, and how many messages under which name.
+# The programs of the processes. Arguments: where to append, the number of messages, and their name.
 _THROUGH_THE_DAEMON = """
 import json, random, socket, sys
 path, name, count, *keys = sys.argv[1:]
@@ -67,19 +67,19 @@ class ConcurrentAppenders:
     def __init__(self, daemon: Daemon, keys: tuple[str, ...], records: int, cuts: int, seed: int = 1) -> None:
         self.daemon, self.keys, self.records = daemon, keys, records
         chance = random.Random(seed)
-        # Not while the last hundred come: there must be something left to miss.
+        # Not during the last hundred messages, so that each lost connection can miss some.
         self.cut_at = sorted(chance.randrange(1, max(2, records - 100)) for _ in range(cuts))
         self.heard: dict[str, list[str]] = {key: [] for key in keys}
         self.cursors: dict[str, str] = {}
         self.connections = 0
         self.resyncs = 0
         self.seconds = 0.0
-        # How long the subscriber takes over each event, besides hearing it.
+        # How long the subscriber pauses after each event.
         self.pause_s = 0.0
         self._paths: dict[str, Path] = {}
 
     def run(self) -> None:
-        """Let it pour, and listen until every record has come."""
+        """Run the appenders, and read events until every record has arrived."""
         for key in self.keys:
             self.daemon.call("sessions.create", key=key)
             page = self.daemon.call("sessions_history", sessionKey=key)
@@ -135,13 +135,13 @@ class ConcurrentAppenders:
             self.heard[params["sessionKey"]].append(params["message"]["content"])
         elif message["method"] == "session.resync":
             assert params["reason"] == "lagged", params
-            # Behind as many messages as were heard.
+            # The cursor is behind as many messages as were received.
             assert int(params["cursor"].split("-")[1]) == len(self.heard[params["sessionKey"]])
             self.resyncs += 1
         self.cursors[params["sessionKey"]] = params["cursor"]
 
     def texts_in_file(self, key: str) -> list[str]:
-        """What stands in the session's file, in order."""
+        """The texts in the session's file, in order."""
         records: list[dict[str, Any]] = [
             json.loads(line) for line in self._paths[key].read_bytes().splitlines() if line
         ]

@@ -34,12 +34,12 @@ ALICE, BOB = "agent:alice:main", "agent:bob:telegram:group:-100"
 
 
 def source_session(session: Session, run: Run | None = None) -> Sender:
-    """A session that sends, as its own run does."""
+    """The sender of a message that a session's own run sends."""
     return Sender(session.key, session, run, counted_as=session.key, waiter=run)
 
 
 class Adapter:
-    """Notes what it is asked and answers with `act`."""
+    """A channel adapter that records its requests and answers with `act`."""
 
     def __init__(self, *, account_id: str | None = None, threads: bool = False) -> None:
         self.account_id, self.threads = account_id, threads
@@ -74,7 +74,7 @@ class Adapter:
 
 
 class ConversationHarness:
-    """Alice and Bob, and everything that goes on between them."""
+    """The agents Alice and Bob, with conversations, outbox and channels."""
 
     def __init__(self, runs: RunHarness, config: Config) -> None:
         self.runs, self.config = runs, config
@@ -87,7 +87,7 @@ class ConversationHarness:
         self.outbox: Outbox
         self.conversations: ReplyBack
         self.sends: MessageSender
-        # The sessions whose conversations are over.
+        # The sessions whose conversations have ended.
         self.freed: list[str] = []
 
     def build(self, outbox: Outbox) -> None:
@@ -126,7 +126,7 @@ class ConversationHarness:
         run: Run | None = None,
         key: str | None = None,
     ) -> Run:
-        """A sessions_send, accepted. From the owner where `source` is None."""
+        """Accept a message of sessions_send; from the owner if `source` is None."""
         sender = await self.runs.session(source) if source is not None else None
         return await self.accept_message(
             await self.runs.session(target),
@@ -136,7 +136,7 @@ class ConversationHarness:
         )
 
     async def accept_message(self, target: Session, text: str, *, source: Sender | None = None, **fields: Any) -> Run:
-        """A message of `sessions_send` or the like, with more `fields` of it, accepted."""
+        """Accept a message of `sessions_send` or a similar method, with more of its `fields`."""
         sent = await self.sends.send(
             target,
             NewMessage(text=text, tool="sessions_send", source=source, payload={"message": text}, **fields),
@@ -147,8 +147,8 @@ class ConversationHarness:
         return found
 
     async def wait_until_settled(self) -> None:
-        """Return when no talk is open and nothing is on its way."""
-        while self._busy():  # noqa: ASYNC110 - under an autojump clock a sleep is a turn of everybody else
+        """Return when there is no open conversation, no run and no delivery."""
+        while self._busy():  # noqa: ASYNC110 - with an autojump clock a sleep lets all other tasks run
             await trio.sleep(1)
 
     def _busy(self) -> bool:
@@ -157,7 +157,7 @@ class ConversationHarness:
 
 
 def scripted(*answers: str) -> Agent:
-    """An agent that gives these answers one after the other, and the last one for ever."""
+    """An agent that gives these answers one after the other, and repeats the last one."""
     agent = Agent()
     left = list(answers)
 
@@ -178,7 +178,7 @@ def host_with(folder: Path, **agents: Agent) -> FakeHost:
 async def conversation_harness(
     folder: Path, host: FakeHost, *, config: str = "", adapters: dict[str, Adapter] | None = None, **options: Any
 ) -> AsyncIterator[ConversationHarness]:
-    """The parts at work on the store at `folder`, recovered as the daemon recovers."""
+    """A harness on the store at `folder`, after recovery as in the daemon."""
     async with run_harness(folder, host=host, recovering=False, **options) as runs:
         made = ConversationHarness(runs, parse(config))
         async with open_outbox(

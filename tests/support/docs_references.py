@@ -1,4 +1,4 @@
-"""What points to a page of this repository: `Source:` lines and names of pages in the code, links in the pages.
+"""References to the pages of this repository: `Source:` lines and names of pages in the code, links in the pages.
 
 A page is named as `runs.md, "Announce"`: the heading "Announce" of `docs/runs.md`. Links are Markdown's, to a file of
 the repository and to a heading's anchor. Reads text; knows no page by name.
@@ -18,9 +18,9 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 PAGES: Final = [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 
-# What a reason may be besides a page: specifications, which stand where everybody finds them.
+# Sources other than pages: public specifications.
 _SPECIFICATION = re.compile(r"RFC \d+|[a-z_.]+\(\d\)|the MCP specification|HTML Living Standard|man\(7\)")
-# A type of that name is followed by a docstring.
+# Without `class Source:`, which is followed by a docstring.
 _SOURCE = re.compile(r'\bSource: (?!""")')
 _PAGE = re.compile(r'(?<![\w/.-])([a-z]+\.md)((?:[,;] (?:and )?"[^"\n]{1,120}")*)')
 _QUOTED = re.compile(r'"([^"]+)"')
@@ -31,7 +31,7 @@ _LINE_BREAK = re.compile(r"[ \t]*\n[ \t]*(?:# )?")
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """A place in the repository that something in `file` points to."""
+    """A reference in `file` to a place in the repository."""
 
     file: Path
     target: str

@@ -1,4 +1,4 @@
-"""A store that is followed, in the test's own process: real files, the real watcher, readers in memory.
+"""A store with its feed in the test's own process: real files, the real watcher, readers in memory.
 
 For tests of the road from a file to a subscriber, without connections.
 """
@@ -37,7 +37,7 @@ def sees_all(key: str, spawned_by: str | None, transcript: bool) -> bool:
 
 
 def sees_changes(key: str, spawned_by: str | None, transcript: bool) -> bool:
-    """As one who may list and not read."""
+    """The events of a caller who may list and not read."""
     return not transcript
 
 
@@ -117,7 +117,7 @@ def summarise(event: Event) -> str:
 
 
 class FollowedStore:
-    """The parts at work."""
+    """A store with its feed and bus."""
 
     def __init__(self, store: SessionStore, bus: EventBus, feed: TranscriptFeed, nursery: trio.Nursery) -> None:
         self.store, self.bus, self.feed = store, bus, feed
@@ -135,20 +135,20 @@ class FollowedStore:
         return self.store.path / "agents" / agent_id / "sessions"
 
     async def create(self, key: str, *texts: str) -> Session:
-        """A new session with these messages, made by the daemon."""
+        """A new session with these messages, created through the store."""
         session, _ = await self.store.create(key, agent_of(key), [Message(message(text)) for text in texts])
         return session
 
     async def say(self, key: str, *texts: str) -> None:
-        """Append by the daemon, in one write."""
+        """Append through the store, in one write."""
         await self.store.append(self.session(key), [Message(message(text)) for text in texts])
 
     async def say_to(self, session: Session, *texts: str) -> None:
-        """Append by the daemon to this very session, whatever has become of its key."""
+        """Append through the store to this session, even if its key belongs to another now."""
         await self.store.append(session, [Message(message(text)) for text in texts])
 
     def write(self, key: str, *texts: str) -> None:
-        """Append as a stranger would who has the file open; nothing where it is being moved just now."""
+        """Append as another program with the open file would; nothing if the file is being moved."""
         with suppress(FileNotFoundError):
             append(self.file(key), b"".join(map(line, texts)), create=False)
 
@@ -192,7 +192,7 @@ class FollowedStore:
                 await trio.testing.wait_all_tasks_blocked(0.005)
 
     def leave(self, subscription: Subscription) -> None:
-        """The connection is gone."""
+        """End the subscription, as when its connection closes."""
         self.bus.forget(subscription)
         if subscription in self._scopes:
             self._scopes.pop(subscription).cancel()
@@ -202,7 +202,7 @@ class FollowedStore:
 async def followed_store(
     folder: Path, *, watcher: Kind = "auto", watching: bool = True, **options: Any
 ) -> AsyncIterator[FollowedStore]:
-    """The store `folder/store`, followed. Without `watching` nobody tells of strangers."""
+    """The store `folder/store` with its feed. Without `watching` other programs' appends are not noticed."""
     settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
     async with (
         open_store(folder / "store", listener=lambda: feed, **with_commits(settings | options)) as store,
@@ -222,7 +222,7 @@ def message(text: str, role: str = "user") -> dict[str, Any]:
 
 
 def line(text: str, role: str = "user") -> bytes:
-    """A message record as a stranger writes it."""
+    """A message record as another program writes it."""
     record = {"type": "message", "id": text, "timestamp": "2026-01-02T03:04:05.000Z", "message": message(text, role)}
     return json.dumps(record).encode() + b"\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-# Participles that do not end in -ed. Those that are verbs as they stand (cut, put, read, run, set) are none here.
+# Participles that do not end in -ed, without those that are verbs as well (cut, put, read, run, set).
 _PARTICIPLES = """
     begun born bought bound broken brought built caught chosen done drawn driven fallen felt flown forgiven forgotten
     found frozen given gone got had heard held hidden hung kept known laid led left lent lost made meant met paid risen

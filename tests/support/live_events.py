@@ -1,4 +1,4 @@
-"""Events that no file holds, and subscribers of them."""
+"""Events without a file, and subscribers of them."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# Nothing waits so long when all is well, and no machine is so slow: whoever runs out of it waits for what never comes.
+# Long enough for any slow machine, so that a test that runs out of it has found a defect.
 PATIENCE_S = 180.0

@@ -15,7 +15,7 @@ from typing import Any
 from sessiond.client import AttachedRun, Client
 
 kind, name, log_path = sys.argv[1:4]
-log = open(log_path, "a", buffering=1)  # noqa: SIM115 - for the life of the program
+log = open(log_path, "a", buffering=1)  # noqa: SIM115 - open until the program ends
 
 
 def note(**facts: Any) -> None:
@@ -23,10 +23,10 @@ def note(**facts: Any) -> None:
 
 
 def talk(run: AttachedRun) -> str:
-    """Alice and Bob answer with their name and the turn. A word in the message makes them do something else."""
+    """Reply with the agent's name and the turn, or do what a word in the message asks for."""
     turn = run.params.get("turn", 0)
     note(runId=run.run_id, key=run.session_key, step=run.step, turn=turn, message=run.message)
-    time.sleep(0.004)  # noqa: TID251 - an agent thinks
+    time.sleep(0.004)  # noqa: TID251 - as an agent that works
     if "die" in run.message:
         os._exit(1)
     if run.step == "announce":

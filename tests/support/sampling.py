@@ -1,4 +1,4 @@
-"""How much is tried by what goes over many cases: kills, races, fault points, hostile strings, Hypothesis' examples.
+"""How many cases the long tests try: kills, races, fault points, hostile strings, Hypothesis' examples.
 
 A sample by default, which is always the same one. The whole of it with SESSIOND_TESTS=whole in the environment, as
 `.ci/run` has it: `SESSIOND_TESTS=whole pytest tests/system -k kill`.
@@ -21,7 +21,7 @@ def amount(whole: int, sampled: int) -> int:
 
 
 def spread(cases: Sequence[T], most: int) -> list[T]:
-    """All the cases; by default so many of them, evenly spread, the first and the last among them."""
+    """All cases with SESSIOND_TESTS=whole; otherwise `most` of them, evenly spread, with both ends."""
     if WHOLE or len(cases) <= most:
         return list(cases)
     return [cases[place * (len(cases) - 1) // (most - 1)] for place in range(most)]

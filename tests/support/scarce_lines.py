@@ -1,4 +1,4 @@
-"""Lines of an append that there is no memory left to read."""
+"""Lines of an append that cannot be read for want of memory."""
 
 from __future__ import annotations
 

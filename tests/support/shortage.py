@@ -13,7 +13,7 @@ import trio
 
 @contextmanager
 def free_descriptors(count: int) -> Iterator[None]:
-    """While this lasts so many are left."""
+    """In this block only `count` descriptors are free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     fds = set(map(int, os.listdir("/proc/self/fd")))
     filled = [os.open("/dev/null", os.O_RDONLY) for number in range(max(fds)) if number not in fds]
@@ -28,7 +28,7 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 @contextmanager
 def refused_threads() -> Iterator[None]:
-    """While this lasts no thread begins: its stack would be larger than an address space. Idle ones are kept busy."""
+    """In this block no thread can start, because its stack would be too large, and idle threads are kept busy."""
     over = threading.Event()
     usual = threading.stack_size(1 << 47)
     try:
@@ -43,7 +43,7 @@ def refused_threads() -> Iterator[None]:
 
 @contextmanager
 def busy_threads() -> Iterator[None]:
-    """While this lasts all of Trio's usual threads are somebody else's."""
+    """In this block all of Trio's usual threads are busy."""
     limiter, others = trio.to_thread.current_default_thread_limiter(), []
     try:
         while limiter.available_tokens:

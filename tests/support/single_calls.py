@@ -1,4 +1,4 @@
-"""Every road to the daemon: one call over NDJSON, CBOR, HTTP in both codecs, and WebSocket in both kinds of frame.
+"""Every transport of the daemon: one call over NDJSON, CBOR, HTTP in both codecs, and WebSocket in both kinds of frame.
 
 Each is spoken with a client nobody here wrote, where there is one. `call(...)` gives the whole JSON-RPC answer.
 """

@@ -1,4 +1,4 @@
-"""What must hold of a store whose life (store_steps.py) was broken off: nothing acknowledged is lost."""
+"""What must hold of a store after a process with it (store_steps.py) was killed: nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def look(path: Path) -> tuple[dict[str, list[str]], dict[str, tuple[Entry,
 
 
 async def go_on(path: Path) -> None:
-    """Append to every session that is live, and save the indexes."""
+    """Append to every live session, and save the indexes."""
     os.environ["STORE_STEPS_SALT"] = "1"
     async with store_steps.open_inline(path, durable=False) as store:
         for session in list(store.catalog.by_key.values()):
@@ -66,7 +66,7 @@ async def go_on(path: Path) -> None:
 
 
 def check(life: dict[str, Any], *, killed: bool) -> None:
-    """The store of one life: what was acknowledged is there, what failed is not, and it goes on."""
+    """Check the store after one process: acknowledged texts are there, refused ones are not, and it accepts more."""
     path, told = Path(life["store"]), life["told"]
     found, rows = trio.run(look, path)
     acknowledged: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ def check(life: dict[str, Any], *, killed: bool) -> None:
         own = acknowledged.get(name, [])
         failed = [more[-1] for what, *more in told if what == "failed"]
         if killed:
-            # What was under way may be there or not.
+            # Unanswered appends may be there or not.
             assert said in (own, asked[: len(own) + 1])
         else:
             assert said == [text for text in asked if text not in failed]

@@ -1,4 +1,4 @@
-"""What a store tells of its changes, in tests that have no feed, or that look at each commit beside it."""
+"""Listeners of a store for tests without a feed, or for tests that check the store at each commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sessiond.store.store import SessionStore
 
 
 class SilentListener:
-    """Nobody follows the store: what is appended is folded by nobody."""
+    """Ignores every change; nothing is folded."""
 
     def poke(self, session: Session) -> bool:
         return False
@@ -28,7 +28,7 @@ class SilentListener:
 
 
 class FoldingListener(SilentListener):
-    """Folds what is appended, as the feed does, and tells nobody."""
+    """Folds what is appended, as the feed does, and sends no events."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class FoldingListener(SilentListener):
 
 
 class ObservedListener:
-    """A listener, and tests that look at the store before and after it is told of a commit."""
+    """A listener with callbacks before and after it is told of a commit."""
 
     def __init__(self, listener: StoreListener) -> None:
         self._listener = listener
@@ -60,7 +60,7 @@ class ObservedListener:
 
 
 def fold_new(store: SessionStore, session: Session) -> None:
-    """Fold what the session's file has and its entry has not."""
+    """Fold what was added to the session's file since its entry was folded."""
     limit, dialect = store.record_limit, session.dialect
     got = folding.advance(session.folder.fd, session.entry, session.file_name, limit, dialect=dialect)
     store.catalog.replace(session, got.entry)

@@ -1,14 +1,14 @@
-"""A short life of a store, for the tests that break it off: run as a program under strace, or step by step.
+"""Steps on a store for the tests that kill the process in between: run as a program under strace, or step by step.
 
     python store_steps.py SYSCALL WHEN FOLDER
 
-lives it once for every call of SYSCALL in it, each time in a fork of its own on a store of its own (FOLDER/1, FOLDER/2
-and so on), and makes the n-th fork's n-th call the WHEN-th that strace counts: strace counts for each process by
-itself. It ends with the first that nothing happened to, and says as JSON what each of them acknowledged.
+performs the steps once for every call of SYSCALL in them, each time in a new fork on a new store (FOLDER/1, FOLDER/2
+and so on), and makes the n-th fork's n-th call the WHEN-th that strace counts: strace counts for each process
+separately. It ends with the first fork that was not killed, and prints as JSON what each of them acknowledged.
 
     python store_steps.py kills ROUNDS STORE
 
-kills so many processes that append to one store, and says as JSON what they acknowledged.
+kills so many processes that append to one store, and prints as JSON what they acknowledged.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ _CALLS: dict[str, Callable[[], object]] = {
 
 
 def _burn(syscall: str, times: int) -> None:
-    """So many calls that come to nothing."""
+    """Make so many failing calls."""
     for _ in range(times):
         with suppress(OSError):
             _CALLS[syscall]()
@@ -143,7 +143,7 @@ def _fork(syscall: str, burn: int, store: Path) -> dict[str, Any]:
     if pid == 0:
 
         def tell(*what: str) -> None:
-            theirs.send(json.dumps(what).encode())  # not a write: those are counted
+            theirs.send(json.dumps(what).encode())  # not `write`, because strace counts those
 
         _burn(syscall, burn)
         ended = 1
@@ -164,7 +164,7 @@ def _fork(syscall: str, burn: int, store: Path) -> dict[str, Any]:
     ours.close()
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        raise SystemExit("a life ended with an error of its own")
+        raise SystemExit("a fork ended with an error of its own")
     return {"store": str(store), "killed": os.WIFSIGNALED(status), "told": told}
 
 
@@ -172,7 +172,7 @@ APPENDERS = 4
 
 
 async def append_on(path: Path, name: str, told: socket.socket) -> None:
-    """Append until the end, with real threads; every acknowledged text is sent to `told`."""
+    """Append until killed, with real threads; every acknowledged text is sent to `told`."""
     async with open_inline(path, run_sync=trio.to_thread.run_sync, ids=Ids()) as store:
         session = store.catalog.by_key.get("agent:main:main")
         if session is None:
@@ -190,7 +190,7 @@ async def append_on(path: Path, name: str, told: socket.socket) -> None:
 
 
 def kill_appenders(rounds: int, store: Path) -> list[str]:
-    """Kill so many processes that append, at any moment. What they acknowledged."""
+    """Kill so many appending processes at varying moments; the texts that they acknowledged."""
     acknowledged: list[str] = []
     for number in range(rounds):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -199,7 +199,7 @@ def kill_appenders(rounds: int, store: Path) -> list[str]:
             trio.run(append_on, store, str(number), theirs)
             os._exit(1)
         theirs.close()
-        # How many acknowledgements are waited for changes the moment.
+        # The number of acknowledgements before the kill varies its moment.
         acknowledged += [ours.recv(4096).decode() for _ in range(number % 7)]
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

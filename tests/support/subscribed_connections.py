@@ -1,4 +1,4 @@
-"""Connections that listen: subscriptions over every transport, each with a client nobody here wrote where there is one.
+"""Subscriptions over every transport, each with a third-party client if there is one.
 
 NDJSON with jsonrpcclient, CBOR with cbor2, WebSocket text and binary with websockets. `call` returns the result, and
 `event` the next notification; those that come before an answer are kept. Server-Sent Events have curl.
@@ -77,7 +77,7 @@ class SubscribedConnection(ABC):
         return message["method"], message["params"]
 
     def next_texts(self, count: int) -> list[str]:
-        """The texts of the next messages, other events passed over."""
+        """The texts of the next messages, without other events."""
         texts: list[str] = []
         while len(texts) < count:
             method, params = self.event()
@@ -187,7 +187,7 @@ class Curl:
         self._process = process
 
     def next(self) -> tuple[str, str | None, dict[str, Any]]:
-        """The next event; comments are passed over."""
+        """The next event; comments are skipped."""
         assert self._process.stdout is not None
         fields: dict[str, str] = {}
         for line in self._process.stdout:

@@ -78,7 +78,7 @@ class Agent:
 
 
 class FakeHost:
-    """What the daemon's host is to the supervisor. An agent that is not in `agents` is not attached."""
+    """The supervisor's host. An agent that is not in `agents` is not attached."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,7 +88,7 @@ class FakeHost:
         self.cost: float | None = None
         self.retired: list[str] = []
         self.unknown: set[str] = set()
-        # Agents that take an announce step for a message.
+        # Agents that do not understand announce steps.
         self.plain: set[str] = set()
         # Agents whose runs start nothing.
         self.light: set[str] = set()
@@ -139,7 +139,7 @@ class FakeHost:
 
 
 class RunHarness:
-    """The parts at work on one store."""
+    """A supervisor on one store."""
 
     def __init__(
         self,
@@ -163,14 +163,14 @@ class RunHarness:
         return agent
 
     async def session(self, key: str = MAIN) -> Session:
-        """The session of a key, made where there is none."""
+        """The session of a key, created if there is none."""
         found = self.store.catalog.by_key.get(key)
         if found is None:
             found, _ = await self.store.create(key, agent_of(key))
         return found
 
     async def accept(self, text: str, key: str = MAIN, **fields: Any) -> Run:
-        """A run with this message, accepted."""
+        """Accept a run with this message."""
         return await self.supervisor.accept(await self.session(key), request(text, **fields))
 
     async def wait_for_end(self, run: Run) -> tuple[str, str | None]:
@@ -179,7 +179,7 @@ class RunHarness:
         return run.status, run.error or run.reply
 
     def records(self, key: str = MAIN) -> list[dict[str, Any]]:
-        """The lines of a transcript; torn ones are passed over, as every reader does."""
+        """The lines of a transcript; torn ones are skipped, as by every reader."""
         path = self.store.path / self.store.catalog.by_key[key].path
         found: list[dict[str, Any]] = []
         for line in path.read_bytes().splitlines():
@@ -202,14 +202,14 @@ class RunHarness:
         return self.store.catalog.by_key[key].path
 
     def copy_store(self, to: Path) -> Path:
-        """The store as it is on disk now, for another daemon to open."""
+        """Copy the store as it is on disk now, for another daemon to open."""
         shutil.copytree(self.store.path, to, ignore=shutil.ignore_patterns("store.lock"))
         return to
 
 
 @dataclass
 class ScriptedFollowUp:
-    """Something that goes on after runs, and does what the test says."""
+    """A follow-up of runs that does what the test says."""
 
     at_end: Callable[[Run], Sequence[Part]] = lambda _run: ()
     after_end: Callable[[Run], Work | None] = lambda _run: None
@@ -232,7 +232,7 @@ async def run_harness(
     recovering: bool = True,
     **options: Any,
 ) -> AsyncIterator[RunHarness]:
-    """The parts at work on the store at `folder`, recovered. `setup` is called before the recovery."""
+    """A harness on the store at `folder`, after recovery. `setup` is called before the recovery."""
     settings: dict[str, Any] = {
         "durable": False,
         "record_limit": 1024 * 1024,

@@ -49,7 +49,7 @@ class WorldCaller:
 
 @dataclass(frozen=True)
 class World:
-    """What there is. Each session is its agent and the number of the session that spawned it."""
+    """Sessions and callers. A session is its agent and the number of the session that spawned it."""
 
     sessions: tuple[tuple[str, int | None], ...]
     callers: tuple[WorldCaller, ...]
@@ -145,7 +145,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 class BuiltWorld:
-    """A world at work. `run_ids` and `session_ids` are by the number of the session."""
+    """A world with a running daemon. `run_ids` and `session_ids` are by the number of the session."""
 
     def __init__(self, world: World, parts: InProcessDaemon, owner: Connection) -> None:
         self.world, self.parts, self.owner = world, parts, owner
@@ -155,7 +155,7 @@ class BuiltWorld:
         add_session_routes(self._router, parts.services)
 
     async def fill(self) -> None:
-        """Make the sessions; in each somebody says WORD, and is answered."""
+        """Create the sessions, each with the message WORD and its reply."""
         for place, key in enumerate(self.world.keys):
             parent = self.world.sessions[place][1]
             below = {} if parent is None else {"parentSessionKey": self.world.keys[parent]}
@@ -205,7 +205,7 @@ async def built_world(world: World) -> AsyncIterator[BuiltWorld]:
 
 
 async def outcome(connection: Connection, method: str, **params: Any) -> int:
-    """0 for a result, else the code."""
+    """0 for a result, otherwise the error code."""
     answer = await connection.answer(await connection.send(method, **params))
     code: int = answer["error"]["code"] if "error" in answer else 0
     return code
