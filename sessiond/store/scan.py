@@ -50,7 +50,9 @@ def problem_of(path: str, error: OSError) -> Problem:
     return Problem(path, reason_of(error))
 
 
-def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, problems: list[Problem]) -> list[Session]:
+def scan_folder(
+    folder: Folder, settings: ScanSettings, progress: Progress | None, problems: list[Problem]
+) -> list[Session]:
     """The sessions of one folder with up-to-date entries. Sessions of other programs are adopted."""
     making.remove_leftovers(folder.fd)
     known = index.load(folder.fd)
@@ -61,7 +63,8 @@ def scan_folder(folder: Folder, settings: ScanSettings, progress: Progress, prob
     problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
     sessions, changed = _find_sessions(folder, known, problems)
     for done, (name, entry) in enumerate(changed):
-        progress(done, len(changed), folder.agent_id)
+        if progress is not None:
+            progress(done, len(changed), folder.agent_id)
         folder.dirty = True
         try:
             made = read_session(folder, name, entry, foreign, settings, problems=problems)

@@ -44,10 +44,6 @@ T = TypeVar("T")
 _WRITING_THREADS = 4  # what creates, moves and saves; commits have threads of their own
 
 
-def _ignore(*_: object) -> None:
-    pass
-
-
 class SessionStore:
     """All transcripts and their entries. Build it with `open_store`.
 
@@ -100,7 +96,7 @@ class SessionStore:
         """The settings for reading and adopting files."""
         return scan.ScanSettings(self.rules, self.record_limit, self._clock, self._ids, self._durable)
 
-    def load(self, progress: scan.Progress) -> None:
+    def load(self, progress: scan.Progress | None) -> None:
         """Find every session. Blocks; call it in a worker thread."""
         making.remove_leftovers(self.root_fd)
         making.remove_leftovers_of_backups(self.root_fd)
@@ -296,7 +292,7 @@ class SessionStore:
         if not session.in_flight:
             self._listener().poke(session)
 
-    async def archive(self, session: Session, *, on_leave: Callable[[], None] = _ignore) -> bool:
+    async def archive(self, session: Session, *, on_leave: Callable[[], None] | None = None) -> bool:
         """Move the transcript to the archive, by rename; on disk when this returns. False where it does not exist.
 
         Then the session is no longer the current one of its key; `on_leave` is called right before that. Unfinished
@@ -313,7 +309,8 @@ class SessionStore:
                     session.folder = archive
                     # Followers read it to its end, with what other programs wrote right before the move.
                     self.read_new(session)
-                on_leave()
+                if on_leave is not None:
+                    on_leave()
                 self.catalog.remove(session)
                 if moved:
                     archive.dirty = True
@@ -366,7 +363,7 @@ async def open_store(
     run_sync: RunSync | None = None,
     threads: MakeThreads = CommitThreads,
     sync: Sync = os.fdatasync,
-    progress: scan.Progress = _ignore,
+    progress: scan.Progress | None = None,
 ) -> AsyncIterator[SessionStore]:
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it.
 
