@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from sessiond.rpc.codecs import Codec
 from sessiond.rpc.sending import FrameSink
+
+
+class ReceiveGate(Protocol):
+    """What a link waits for while it receives. The peer is one."""
+
+    async def reserve_message(self, limit: int) -> None:
+        """Awaited before the rest of a long message of at most `limit` bytes is read."""
+
+    async def wait_turn(self) -> None:
+        """Awaited before a chunk of received bytes is processed."""
 
 
 class Link(FrameSink, Protocol):
@@ -14,10 +23,6 @@ class Link(FrameSink, Protocol):
 
     codec: Codec
     limit: int
-    # Awaited with the message limit before the rest of a long message is read; set by the peer.
-    before_long: Callable[[int], Awaitable[None]] | None
-    # Awaited before a chunk of received bytes is processed; set by the peer.
-    before_piece: Callable[[], Awaitable[None]] | None
 
     async def receive(self) -> list[bytes]:
         """At least one incoming frame; an empty list at the end of the stream.

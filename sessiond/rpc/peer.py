@@ -90,8 +90,6 @@ class Peer:
         self._turns: dict[OrderedTurn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.reservations = ConnectionReservations(self, self._out, dispatcher.budgets)
-        link.before_long = self.reservations.reserve_message
-        link.before_piece = self._wait_turn
         self._caller = caller
         self._set_limit()
 
@@ -304,12 +302,16 @@ class Peer:
             for start in range(0, len(frames), _MESSAGES_PER_TURN):
                 if start:
                     await trio.lowlevel.checkpoint()
-                await self._wait_turn()
+                await self.wait_turn()
                 some = frames[start : start + _MESSAGES_PER_TURN] if len(frames) > _MESSAGES_PER_TURN else frames
                 await self._handle_frames(some)
             self.reservations.release()
 
-    async def _wait_turn(self) -> None:
+    async def reserve_message(self, limit: int) -> None:
+        """As `ConnectionReservations.reserve_message`."""
+        await self.reservations.reserve_message(limit)
+
+    async def wait_turn(self) -> None:
         """Wait for a turn in the event loop; the owner never waits."""
         if self._caller.kind != "owner":
             await self._dispatcher.pace.turn()
@@ -320,7 +322,7 @@ class Peer:
         for place, frame in enumerate(frames):
             if place and len(frame) > _OWN_TURN_BYTES:
                 await trio.lowlevel.checkpoint()
-                await self._wait_turn()
+                await self.wait_turn()
             try:
                 text = await to_json(self._link.codec, frame)
             except SessiondError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sessiond.rpc.codecs import CBOR, JSON
 from sessiond.rpc.limits import Limits
+from sessiond.rpc.link import ReceiveGate
 from sessiond.transports.framed import FramedLink, cbor_link, ndjson_link
 from sessiond.transports.streams import ByteStream
 
@@ -17,6 +18,9 @@ _HTTP_503 = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 )
+
+
+LinkMaker = Callable[[ByteStream, Limits, Callable[[], ReceiveGate]], FramedLink]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class ConnectionDialect:
 
     name: str
     first_bytes: bytes
-    link: Callable[[ByteStream, Limits], FramedLink] | None
+    link: LinkMaker | None
     encode_refusal: Callable[[bytes], bytes]
 
 

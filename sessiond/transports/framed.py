@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.framing import Framer, ItemFramer, LineFramer
 from sessiond.rpc.limits import LONG_BYTES, Limits
+from sessiond.rpc.link import ReceiveGate
 from sessiond.transports.streams import ByteStream
 
 # Scanning so much CBOR for the ends of items takes up to 3 ms (one-byte integers only).
@@ -16,14 +17,16 @@ _PIECE_BYTES = 8 * 1024
 
 
 class FramedLink:
-    """A byte stream with a framing and a codec: the link of both stream dialects."""
+    """A byte stream with a framing and a codec: the link of both stream dialects.
+
+    `gate` finds what it waits for while it receives: its peer, which is made after it.
+    """
 
     joins = True
 
-    def __init__(self, stream: ByteStream, framer: Framer, codec: Codec) -> None:
+    def __init__(self, stream: ByteStream, framer: Framer, codec: Codec, gate: Callable[[], ReceiveGate]) -> None:
         self.codec = codec
-        self.before_long: Callable[[int], Awaitable[None]] | None = None
-        self.before_piece: Callable[[], Awaitable[None]] | None = None
+        self._gate = gate
         self._stream = stream
         self._framer = framer
         self._ended = False
@@ -46,8 +49,8 @@ class FramedLink:
         while not self._ended:
             if framer.error is not None:
                 raise framer.error
-            if framer.held_bytes > LONG_BYTES and self.before_long is not None:
-                await self.before_long(framer.limit)
+            if framer.held_bytes > LONG_BYTES:
+                await self._gate().reserve_message(framer.limit)
             data = await self._stream.receive_some()
             if data:
                 frames = await self._feed(data)
@@ -68,8 +71,7 @@ class FramedLink:
         for start in range(0, len(data), size):
             if start:
                 await trio.lowlevel.checkpoint()
-            if self.before_piece is not None:
-                await self.before_piece()
+            await self._gate().wait_turn()
             frames += self._framer.feed(data[start : start + size])
         return frames
 
@@ -86,11 +88,11 @@ class FramedLink:
         await self._stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
 
 
-def ndjson_link(stream: ByteStream, limits: Limits) -> FramedLink:
+def ndjson_link(stream: ByteStream, limits: Limits, gate: Callable[[], ReceiveGate]) -> FramedLink:
     """A link with one JSON message per line."""
-    return FramedLink(stream, LineFramer(limits.max_pre_auth_frame_bytes), JSON)
+    return FramedLink(stream, LineFramer(limits.max_pre_auth_frame_bytes), JSON, gate)
 
 
-def cbor_link(stream: ByteStream, limits: Limits) -> FramedLink:
+def cbor_link(stream: ByteStream, limits: Limits, gate: Callable[[], ReceiveGate]) -> FramedLink:
     """A link with one message per item of a CBOR sequence (RFC 8742)."""
-    return FramedLink(stream, ItemFramer(limits.max_pre_auth_frame_bytes, limits.max_nesting), CBOR)
+    return FramedLink(stream, ItemFramer(limits.max_pre_auth_frame_bytes, limits.max_nesting), CBOR, gate)

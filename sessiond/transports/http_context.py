@@ -167,7 +167,10 @@ class HttpConnection:
         websocket.check_upgrade(head)
         dispatcher, active_connections = self._context.dispatcher, self._context.active_connections
 
+        peer: Peer | None = None
+
         async def serve(link: Link) -> None:
+            nonlocal peer
             peer = Peer(link, dispatcher, caller)
             with active_connections.track(peer):
                 await peer.run()
@@ -176,7 +179,7 @@ class HttpConnection:
             # RFC 6455, section 4.1: the client has to wait for the response. trio-websocket would ignore these bytes.
             raise HttpError(400, "bad_request", "Frames cannot come before the handshake is answered.")
         self._stream.push_back(websocket.handshake_bytes(head))
-        await websocket.serve_websocket(self._stream, dispatcher.limits, serve)
+        await websocket.serve_websocket(self._stream, dispatcher.limits, serve, lambda: peer)
 
     async def _stream_events(self, events: EventStreamAnswer, request: HttpRequest, origin: str | None) -> None:
         await self._wire.begin_stream("text/event-stream", _cors(origin))

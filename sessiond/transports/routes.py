@@ -5,7 +5,7 @@ Knows paths and the dispatcher; knows no sockets and no method.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -211,8 +211,6 @@ class _ExchangeLink:
     codec: Codec = JSON
 
     def __init__(self, text: bytes) -> None:
-        self.before_long: Callable[[int], Awaitable[None]] | None = None
-        self.before_piece: Callable[[], Awaitable[None]] | None = None
         self.limit = len(text)
         self.answers: list[bytes] = []
         # An empty body is passed on too: the dispatcher answers it with a parse error.

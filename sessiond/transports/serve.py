@@ -21,8 +21,7 @@ from sessiond.rpc.messages import encode_failure
 from sessiond.rpc.peer import Peer
 from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.admission import Admission, ConnectionPlace
-from sessiond.transports.dialects import HTTP, NDJSON, ConnectionDialect
-from sessiond.transports.framed import FramedLink
+from sessiond.transports.dialects import HTTP, NDJSON, ConnectionDialect, LinkMaker
 from sessiond.transports.gate import Door, loopback_hosts
 from sessiond.transports.listener import Listener
 from sessiond.transports.routes import Router, add_standard_routes
@@ -197,14 +196,14 @@ class Server:
                 patience.deadline = float("inf")  # HTTP has deadlines of its own, one for each request
                 await self._serve_http(stream, door, place)
             else:
-                await self._serve_peer(stream, dialect.link(stream, self._dispatcher.limits), door, place, patience)
+                await self._serve_peer(stream, dialect.link, door, place, patience)
         if patience.cancelled_caught:
             self._closed["silent"] += 1
         if patience.cancelled_caught and dialect is not None:
             await _refuse(stream, self._timeout_error(place), dialect)
 
     async def _serve_peer(
-        self, stream: ByteStream, link: FramedLink, door: Door, place: ConnectionPlace, patience: trio.CancelScope
+        self, stream: ByteStream, make_link: LinkMaker, door: Door, place: ConnectionPlace, patience: trio.CancelScope
     ) -> None:
         def note_message() -> None:
             if not place.stranger:
@@ -216,6 +215,7 @@ class Server:
                 place.identify(caller)
                 patience.deadline = float("inf")
 
+        link = make_link(stream, self._dispatcher.limits, lambda: peer)
         peer = Peer(link, self._dispatcher, door.caller, on_caller=note_caller, on_first_message=note_message)
         with self.active_connections.track(peer):
             await peer.run()

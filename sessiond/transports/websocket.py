@@ -18,7 +18,7 @@ from sessiond.errors import InvalidRequest, SessiondError
 from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import LONG_BYTES, Limits
-from sessiond.rpc.link import Link
+from sessiond.rpc.link import Link, ReceiveGate
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.gate import Headers, header_values
 from sessiond.transports.small_pieces import FrameCutter, TooManyPieces
@@ -58,17 +58,30 @@ def handshake_bytes(request: h11.Request) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-async def serve_websocket(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
-    """Finish the handshake with which `stream` begins, and run `serve` with the link until it returns."""
+async def serve_websocket(
+    stream: ByteStream,
+    limits: Limits,
+    serve: Callable[[Link], Awaitable[None]],
+    gate: Callable[[], ReceiveGate | None],
+) -> None:
+    """Finish the handshake with which `stream` begins, and run `serve` with the link until it returns.
+
+    `gate` finds the peer that `serve` makes.
+    """
     try:
-        await _serve(stream, limits, serve)
+        await _serve(stream, limits, serve, gate)
     except* ConnectionClosed:
         pass  # the library's reader task may also raise it when the client has closed
 
 
-async def _serve(stream: ByteStream, limits: Limits, serve: Callable[[Link], Awaitable[None]]) -> None:
+async def _serve(
+    stream: ByteStream,
+    limits: Limits,
+    serve: Callable[[Link], Awaitable[None]],
+    gate: Callable[[], ReceiveGate | None],
+) -> None:
     async with trio.open_nursery() as nursery:
-        open_ended = _UnclosedStream(stream)
+        open_ended = _UnclosedStream(stream, limits.max_frame_bytes, gate)
         with trio.move_on_after(_HANDSHAKE_S) as patience:
             request = await wrap_server_stream(
                 nursery,
@@ -96,14 +109,15 @@ class _UnclosedStream(trio.abc.Stream):
 
     `closing` says whether a close frame was sent. `received_bytes` counts the bytes received since the last message.
     Received bytes are returned in pieces with few frames; `refusal` (code, reason) is set where a message has too many.
+    `gate` finds what it waits for while it receives: the peer, None until the handshake is over.
     """
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, limit: int, gate: Callable[[], ReceiveGate | None]) -> None:
         self.stream = stream
+        self.limit = limit
+        self._gate = gate
         self.closing = False
         self.received_bytes = 0
-        self.before_long: Callable[[], Awaitable[None]] | None = None
-        self.before_piece: Callable[[], Awaitable[None]] | None = None
         self.refusal: tuple[int, str] | None = None
         self._received, self._returned = b"", 0
         self._cutter: FrameCutter | None = None
@@ -119,15 +133,14 @@ class _UnclosedStream(trio.abc.Stream):
         if self._returned < len(self._received):
             await trio.lowlevel.checkpoint()
         else:
-            if self.received_bytes > LONG_BYTES and self.before_long is not None:
-                await self.before_long()
+            if self.received_bytes > LONG_BYTES and (gate := self._gate()) is not None:
+                await self._reserve(gate)
             self._received, self._returned = await self.stream.receive_some(max_bytes), 0
             self.received_bytes += len(self._received)
         if self._cutter is None:  # the first bytes are the handshake, which was put back as a whole
             self._cutter, self._returned = FrameCutter(), len(self._received)
             return self._received
-        if self.before_piece is not None:
-            await self.before_piece()
+        await self.wait_turn()
         begin = self._returned
         try:
             self._returned = self._cutter.cut(self._received, begin)
@@ -135,6 +148,17 @@ class _UnclosedStream(trio.abc.Stream):
             self.refusal = (1009, str(error))
             self._received, self._returned = b"", 0
         return self._received[begin : self._returned]
+
+    async def wait_turn(self) -> None:
+        """Wait before a piece of received bytes is processed."""
+        if (gate := self._gate()) is not None:
+            await gate.wait_turn()
+
+    async def _reserve(self, gate: ReceiveGate) -> None:
+        try:
+            await gate.reserve_message(self.limit)
+        except SessiondError:
+            raise trio.BrokenResourceError("there is no room for so long a message") from None
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -185,22 +209,26 @@ def reason_of_close(code: int, library_text: str) -> str:
 class WebSocketLink:
     """A WebSocket. The first message decides whether the connection is text (JSON) or binary (CBOR).
 
-    Setting `limit` has no effect: the library got the largest message size at the beginning.
+    Setting `limit` only changes what is reserved: the library got the largest message size at the beginning.
     """
 
     joins = False
 
     def __init__(self, connection: WebSocketConnection, stream: _UnclosedStream, limits: Limits) -> None:
         self.codec: Codec = JSON
-        self.limit = limits.max_frame_bytes
         self.close_code = 1000
-        self.before_long: Callable[[int], Awaitable[None]] | None = None
-        self.before_piece: Callable[[], Awaitable[None]] | None = None
         self._max_nesting = limits.max_nesting
         self._connection = connection
         self._stream = stream
-        stream.before_long, stream.before_piece = self._reserve, self._wait_turn
         self._has_codec = False
+
+    @property
+    def limit(self) -> int:
+        return self._stream.limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._stream.limit = limit
 
     async def receive(self) -> list[bytes]:
         while True:
@@ -217,17 +245,6 @@ class WebSocketLink:
                 raise
             if frame:
                 return [frame]
-
-    async def _reserve(self) -> None:
-        if self.before_long is not None:
-            try:
-                await self.before_long(self.limit)
-            except SessiondError:
-                raise trio.BrokenResourceError("there is no room for so long a message") from None
-
-    async def _wait_turn(self) -> None:
-        if self.before_piece is not None:
-            await self.before_piece()
 
     def has_hung_up(self) -> bool:
         return self._connection.closed is not None or self._stream.stream.has_hung_up()
@@ -254,7 +271,7 @@ class WebSocketLink:
         self._has_codec = True
         if isinstance(message, str):
             return message.encode().strip(b" \t\r\n")
-        await self._wait_turn()
+        await self._stream.wait_turn()
         await check_item(message, self._max_nesting)
         return message
 

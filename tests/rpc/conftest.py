@@ -249,7 +249,7 @@ def connect() -> Connect:
         )
         ours, theirs = socket.socketpair()
         stream = ByteStream(ours)
-        peer = Peer((cbor_link if cbor else ndjson_link)(stream, limits), dispatcher, caller)
+        peer = Peer((cbor_link if cbor else ndjson_link)(stream, limits, lambda: peer), dispatcher, caller)
         client = Client(ByteStream(theirs), peer, services, dispatcher)
 
         async def serve() -> None:

@@ -118,7 +118,8 @@ class InProcessDaemon:
         """A connection of this caller."""
         ours, theirs = socket.socketpair()
         stream, other = ByteStream(ours), ByteStream(theirs)
-        peer = Peer(ndjson_link(stream, self.app.dispatcher.limits), self.app.dispatcher, caller)
+        link = ndjson_link(stream, self.app.dispatcher.limits, lambda: peer)
+        peer = Peer(link, self.app.dispatcher, caller)
 
         async def serve() -> None:
             try:
