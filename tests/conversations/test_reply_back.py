@@ -506,6 +506,35 @@ def _write_open_conversation(store: Path) -> Path:
     return folder / "s1.jsonl"
 
 
+@pytest.mark.parametrize("removed", [False, True], ids=["original stays", "original removed"])
+async def test_an_open_conversation_of_a_copied_transcript_resumes_in_the_original_only(
+    tmp_path: Path, autojump_clock: Any, *, removed: bool
+):
+    alice = Agent()
+    alice.act = alice.wait
+    host = host_with(tmp_path, alice=alice, bob=scripted("b0"))
+    async with conversation_harness(tmp_path / "store", host) as harness:
+        run = await harness.send("please")
+        await alice.wait_for_turn("b0").wait()
+        copied_store = harness.runs.copy_store(tmp_path / "copy")
+        original = copied_store / harness.runs.session_path(BOB)
+    session_id, key = run.session.session_id, "agent:bob:copy"
+    text = original.read_text().replace(BOB, key).replace(f'"id":"{session_id}"', '"id":"copied"')
+    original.with_name("copied.jsonl").write_text(text)
+    original.with_name("copied.jsonl").chmod(0o600)
+    if removed:
+        original.unlink()
+    telegram, bob = Adapter(), scripted("the outcome")
+    host = host_with(tmp_path, alice=scripted("REPLY_SKIP"), bob=bob)
+    async with conversation_harness(copied_store, host, adapters={"telegram": telegram}) as harness:
+        assert harness.runs.store.catalog.by_key[key].entry.talks != ()
+        assert not harness.conversations.has_open_conversation(key)
+        assert harness.conversations.has_open_conversation(BOB) == (not removed)
+        await trio.sleep(600)
+        assert telegram.texts == ([] if removed else ["the outcome"])
+        assert [turn.session_key for turn in bob.turns] == ([] if removed else [BOB])
+
+
 async def test_a_conversation_with_an_unreadable_transcript_resumes_once_it_is_readable(
     tmp_path: Path, autojump_clock: Any
 ):
