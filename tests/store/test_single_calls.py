@@ -106,7 +106,7 @@ def test_a_created_or_replaced_file_survives_a_power_cut(shim: Path, tmp_path: P
     _, calls = run(shim, tmp_path, _DURABLE_SCRIPTS[how], None)
     assert power.last_cut({}, calls).files == {"s.jsonl": b'{"type":"session","id":"s"}\n'}
     # At no moment does the name refer to bytes that are not synced.
-    assert not list(power.unsynced({}, calls))
+    assert not list(power.find_unsynced({}, calls))
 
 
 _MOVE_SCRIPT = """
