@@ -205,6 +205,10 @@ class Dispatcher(Generic[S]):
                 value=self.limits.max_in_flight,
             )
         decoded = decode_params(route.decoder, params) if parsed.params is None else parsed.params
+        ordered = route.method.ordered
+        # An `ordered` method whose turn has not come needs a task to wait in, even if its handler does not wait.
+        at_once = not route.is_async and not (ordered and peer.has_open_turns)
+        turn = peer.take_turn() if ordered and not at_once else None
         context = Context(
             caller=caller,
             peer=peer,
@@ -213,11 +217,11 @@ class Dispatcher(Generic[S]):
             params_meta=meta,
             budgets=self.budgets,
             batch=batch,
+            turn=turn,
         )
         key = request_id if reply is not None else object()
         work: LongWork | None = None
-        # An `ordered` method whose turn has not come needs a task to wait in, even if its handler does not wait.
-        if not route.is_async and not (route.method.ordered and peer.has_open_turns):
+        if at_once:
             outcome = route.handle(context, decoded)
             if not route.waits:
                 return encode_result(request_id, outcome)
@@ -227,9 +231,7 @@ class Dispatcher(Generic[S]):
             work = outcome
         pending = PendingRequest(route, context, decoded, key, reply)
         pending.work = work
-        if route.method.ordered:
-            pending.turn = peer.take_turn()
-            context.release_next = pending.turn.end
+        pending.turn = peer.take_turn() if ordered and turn is None else turn
         peer.start(pending, self._run, before_auth=route.method.before_auth)
         return None
 

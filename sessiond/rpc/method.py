@@ -13,6 +13,7 @@ from sessiond.errors import SessiondError
 from sessiond.model.caller import Caller, Scope
 from sessiond.rpc.batch import Batch
 from sessiond.rpc.budget import ANSWER_FACTOR, Budgets, Share
+from sessiond.rpc.in_flight import OrderedTurn
 from sessiond.rpc.messages import RequestId
 from sessiond.rpc.peer import Peer
 
@@ -24,7 +25,8 @@ class Context(Generic[S]):
 
     Every authorization check uses `caller`; where the params had `_meta`, it may differ from `peer.caller`.
     `request_id` is None for a notification. `params_meta` is the `_meta` object of the params. `peer` is None where an
-    HTTP route calls the handler of a method.
+    HTTP route calls the handler of a method. `turn` is that of an `ordered` request which waits for others, or
+    for which others wait.
     """
 
     __slots__ = (
@@ -34,10 +36,10 @@ class Context(Generic[S]):
         "holds_batch_lock",
         "params_meta",
         "peer",
-        "release_next",
         "request_id",
         "services",
         "share",
+        "turn",
     )
 
     def __init__(
@@ -50,18 +52,23 @@ class Context(Generic[S]):
         params_meta: Mapping[str, Any] | None = None,
         budgets: Budgets | None = None,
         batch: Batch | None = None,
+        turn: OrderedTurn | None = None,
     ) -> None:
         self.caller = caller
         self.peer = peer
         self.services = services
         self.request_id = request_id
         self.params_meta = params_meta
-        # Handlers of `ordered` methods call it when the order of their request is settled: the next one may begin.
-        self.release_next: Callable[[], None] = _do_nothing
+        self.turn = turn
         self.budgets = budgets
         self.batch = batch
         self.share: Share | None = None
         self.holds_batch_lock = False
+
+    def release_next(self) -> None:
+        """The order of this request is settled, so the next `ordered` one may begin."""
+        if self.turn is not None:
+            self.turn.end()
 
     def require_peer(self) -> Peer:
         """The peer that sent the request, for handlers that need its connection. They are called by `dispatch` only."""
@@ -115,10 +122,6 @@ class Context(Generic[S]):
         if self.holds_batch_lock and self.batch is not None:
             self.holds_batch_lock = False
             self.batch.large_answer_lock.release()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class Later:

@@ -68,7 +68,8 @@ class PendingRequest:
         if route.is_async:
             return await route.handle(context, self.params)
         outcome = self.work or route.handle(context, self.params)
-        context.release_next()
+        if self.turn is not None:
+            self.turn.end()
         later = await outcome.perform() if isinstance(outcome, LongWork) else outcome
         return await later.wait()
 
