@@ -1,4 +1,4 @@
-"""A real `systemd --user`, run for a test: its own processes, mounts, home and user, and nothing left behind.
+"""A real `systemd --user` for a test, with its own processes, mounts, home and user; it leaves nothing behind.
 
 Root makes the namespaces; the manager and everything below it is an ordinary user. Knows nothing of sessiond.
 """
@@ -27,13 +27,13 @@ _MANAGERS = ("/usr/lib/systemd/systemd", "/lib/systemd/systemd")
 _SETUP = r"""
 set -eu
 mount --make-rprivate /
-# In the place of the old one, not over it: where a whole /proc lies hidden below, the kernel lets programs mount
-# another one even where the visible one is covered in parts, and the test would not see what breaks.
+# Unmount the old /proc instead of mounting over it: with a complete /proc hidden below, the kernel would let programs
+# mount another one although the visible one is partly covered, and the test would not see what breaks.
 umount -l /proc
 mount -t proc proc /proc
 stage=$(mktemp -d)
 mount -t tmpfs -o mode=755 tmpfs "$stage"
-# What the user must reach is set aside, because a folder above it may be closed to him.
+# Folders that the user must reach are bind-mounted aside, because a folder above them may be closed to the user.
 number=0
 for path in $EXPOSED; do
     number=$((number + 1)); mkdir "$stage/$number"; mount --bind "$path" "$stage/$number"
@@ -62,8 +62,8 @@ wait
 """
 
 
-def missing() -> str | None:
-    """Why this machine cannot run one, None where it can."""
+def find_problem() -> str | None:
+    """Why this machine cannot run a private systemd; None if it can."""
     if os.geteuid() != 0:
         return "a systemd of its own needs root to make the namespaces"
     tools = [tool for tool in ("unshare", "nsenter", "setpriv", "mount", "systemctl") if shutil.which(tool) is None]
@@ -91,7 +91,7 @@ def _cgroup2() -> Path | None:
 
 
 class PrivateSystemd:
-    """Starts on entering, ends with everything in it on leaving. `exposed` are folders that the user must reach."""
+    """Starts on entering; on leaving it ends with all its processes. `exposed` are folders that the user must reach."""
 
     def __init__(self, exposed: Iterable[Path], log: Path) -> None:
         self._exposed = _outermost(exposed)
@@ -150,23 +150,23 @@ class PrivateSystemd:
             _remove_cgroup(self._cgroup)
 
     def run(self, *command: str, timeout: float = 30, **extra: str) -> subprocess.CompletedProcess[str]:
-        """The command, run by the user inside. Never fails by itself: look at `returncode`. `extra` is environment."""
+        """Run the command as the user inside. Does not raise on failure: check `returncode`. `extra` is environment."""
         inside = ["nsenter", f"--target={self._inner}", "--mount", "--pid", "--", *self._as_user(extra)]
         return subprocess.run(
             [*inside, *command], capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL
         )
 
     def popen(self, *command: str) -> subprocess.Popen[str]:
-        """The command, started by the user inside, with pipes for its input and output."""
+        """Start the command as the user inside, with pipes for its input and output."""
         inside = ["nsenter", f"--target={self._inner}", "--mount", "--pid", "--", *self._as_user()]
         return subprocess.Popen([*inside, *command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def path(self, path: Path) -> Path:
-        """Where a path of the inside lies for the test."""
+        """The path under which the test can reach a path of the inside."""
         return Path(f"/proc/{self._inner}/root") / path.relative_to("/")
 
     def write(self, path: Path, text: str, mode: int = 0o644) -> None:
-        """A file of the user's, with the folders above it."""
+        """Write a file that belongs to the user, and create the folders above it."""
         made = self.run("mkdir", "-p", str(path.parent))
         assert made.returncode == 0, made.stderr
         file = self.path(path)
@@ -184,11 +184,11 @@ class PrivateSystemd:
         assert callable(condition)
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"not so within {seconds} s\n{self.log()}"
+            assert time.monotonic() < deadline, f"the condition is not true after {seconds} s\n{self.log()}"
             time.sleep(0.02)
 
     def log(self) -> str:
-        """The end of what the manager said."""
+        """The end of the manager's log."""
         return self._log.read_text(errors="replace")[-4000:]
 
     def _as_user(self, extra: dict[str, str] | None = None) -> list[str]:
@@ -217,7 +217,7 @@ def _kill(pid: int) -> None:
 
 
 def _remove_cgroup(folder: Path) -> None:
-    """A group goes when its last process has gone, which takes the kernel a moment."""
+    """Remove a control group. This fails until the kernel has removed its last process, which takes a moment."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
@@ -231,14 +231,14 @@ def _remove_cgroup(folder: Path) -> None:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """The folders without those that lie in another of them, and without what every user can reach anyway."""
+    """The folders without those that lie in another one, and without those that every user can reach anyway."""
     found = sorted({path.resolve() for path in paths} | {path.absolute() for path in paths})
     outer = [path for path in found if not any(other in path.parents for other in found)]
     return [path for path in outer if not path.is_relative_to("/usr")]
 
 
 def _closed(paths: Iterable[Path]) -> list[Path]:
-    """The highest folder above each path that other users may not pass."""
+    """The highest folder above each path that other users may not enter."""
     closed = set()
     for path in paths:
         above = [folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001]

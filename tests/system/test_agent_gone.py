@@ -1,4 +1,4 @@
-"""An attached agent that goes while a run waits for it: what it did not read waits for it to come back."""
+"""An attached agent disconnects while a run waits for it: a start that it did not read waits until it reconnects."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ KEY = "agent:main:main"
 
 
 @pytest.fixture
-def started(daemon: Daemon) -> Daemon:
+def running(daemon: Daemon) -> Daemon:
     return daemon.start(CONFIG)
 
 
-def attached(daemon: Daemon) -> Wire:
+def attach(daemon: Daemon) -> Wire:
     wire = daemon.connect()
     wire.call("agents.attach", agentId="main")
     return wire
 
 
-def unread(wire: Wire) -> int:
-    """How many bytes the kernel has for the agent."""
+def count_unread_bytes(wire: Wire) -> int:
+    """The number of bytes in the kernel's buffer that the agent has not read."""
     count: int = struct.unpack("i", fcntl.ioctl(wire.socket, termios.FIONREAD, b"\0" * 4))[0]
     return count
 
 
-def answer(wire: Wire, reply: str) -> dict[str, Any]:
-    """Take the next run and end it; its params."""
+def answer_run(wire: Wire, reply: str) -> dict[str, Any]:
+    """Take the next run and end it with this reply; returns the params of its start."""
     request = wire.receive()
     assert request["method"] == "run.start"
     wire.send({"jsonrpc": "2.0", "id": request["id"], "result": {"reply": reply}})
@@ -47,59 +47,60 @@ def answer(wire: Wire, reply: str) -> dict[str, Any]:
     return params
 
 
-def gone_from(daemon: Daemon) -> None:
+def wait_for_detach(daemon: Daemon) -> None:
     daemon.wait_for(lambda: not daemon.call("daemon.status")["attachedAgents"].get("main"), "the agent is still there")
 
 
-def started_run(daemon: Daemon, agent: Wire, message: str = "hello") -> str:
-    """A run whose start the kernel has, and the agent has not read."""
+def start_run(daemon: Daemon, agent: Wire, message: str = "hello") -> str:
+    """Start a run; its start is in the kernel's buffer, and the agent has not read it."""
     run_id: str = daemon.call("chat.send", sessionKey=KEY, message=message)["runId"]
-    daemon.wait_for(lambda: unread(agent), "the start never came")
+    daemon.wait_for(lambda: count_unread_bytes(agent), "the start never came")
     return run_id
 
 
 @pytest.mark.parametrize("read", [0, 10])
-def test_a_start_that_the_agent_did_not_read_waits_for_it_to_come_back(started: Daemon, read: int) -> None:
-    """Also one of which it read a part: it cannot know what it was asked."""
-    dying = attached(started)
-    run_id = started_run(started, dying)
+def test_a_start_that_the_agent_did_not_read_waits_until_it_reconnects(running: Daemon, read: int) -> None:
+    """Also if it read a part of it, which is not enough to act on."""
+    dying = attach(running)
+    run_id = start_run(running, dying)
     dying.socket.recv(read)
     dying.close()
-    gone_from(started)
-    with attached(started) as agent:
-        assert answer(agent, "back again")["runId"] == run_id
-        ended = started.call("agent.wait", runId=run_id)
+    wait_for_detach(running)
+    with attach(running) as agent:
+        assert answer_run(agent, "back again")["runId"] == run_id
+        ended = running.call("agent.wait", runId=run_id)
     assert (ended["status"], ended["reply"]) == ("ok", "back again")
-    assert [record["message"]["role"] for record in started.records(KEY) if record["type"] == "message"] == [
+    assert [record["message"]["role"] for record in running.records(KEY) if record["type"] == "message"] == [
         "user",
         "assistant",
     ]
 
 
-def test_a_long_start_that_the_kernel_has_in_part_waits_too(started: Daemon) -> None:
-    dying = attached(started)
-    run_id = started_run(started, dying, "x" * 3_000_000)
+def test_a_long_start_that_was_sent_only_in_part_waits_until_the_agent_reconnects(running: Daemon) -> None:
+    dying = attach(running)
+    run_id = start_run(running, dying, "x" * 3_000_000)
     dying.close()
-    gone_from(started)
-    with attached(started) as agent:
-        assert len(answer(agent, "read")["message"]) == 3_000_000
-        assert started.call("agent.wait", runId=run_id)["reply"] == "read"
+    wait_for_detach(running)
+    with attach(running) as agent:
+        assert len(answer_run(agent, "read")["message"]) == 3_000_000
+        assert running.call("agent.wait", runId=run_id)["reply"] == "read"
 
 
-def test_a_start_that_the_agent_read_ends_with_it(started: Daemon) -> None:
-    dying = attached(started)
-    run_id = started_run(started, dying)
+def test_a_run_whose_start_the_agent_read_ends_with_the_connection(running: Daemon) -> None:
+    dying = attach(running)
+    run_id = start_run(running, dying)
     assert dying.receive()["method"] == "run.start"
     dying.close()
-    ended = started.call("agent.wait", runId=run_id)
+    ended = running.call("agent.wait", runId=run_id)
     assert (ended["status"], ended["error"]) == ("error", "agent main lost its connection during the run")
 
 
-def test_a_start_with_something_unread_behind_it_may_have_been_read(started: Daemon) -> None:
-    dying = attached(started)
-    run_id = started_run(started, dying)
+def test_a_run_whose_start_may_have_been_read_ends_with_the_connection(running: Daemon) -> None:
+    dying = attach(running)
+    run_id = start_run(running, dying)
     assert dying.receive()["method"] == "run.start"
+    # The unread answer to this ping comes after the start, so the daemon cannot tell whether the start was read.
     dying.send({"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {}})
-    started.wait_for(lambda: unread(dying), "the ping was never answered")
+    running.wait_for(lambda: count_unread_bytes(dying), "the ping was never answered")
     dying.close()
-    assert started.call("agent.wait", runId=run_id)["status"] == "error"
+    assert running.call("agent.wait", runId=run_id)["status"] == "error"

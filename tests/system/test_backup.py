@@ -1,4 +1,4 @@
-"""docs/backup.md, as it says: a store in git, a copy that was made while the daemon wrote, one session brought back."""
+"""The procedures of docs/backup.md: a store in git, a copy made while the daemon writes, one session restored."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def said(daemon: Daemon, key: str) -> list[str]:
+def user_texts(daemon: Daemon, key: str) -> list[str]:
     history = daemon.call("sessions_history", sessionKey=key)
     return [message["content"] for message in history["messages"] if message["role"] == "user"]
 
 
-def moved(daemon: Daemon, store: Path) -> Daemon:
-    """Another machine's daemon, so to say."""
+def daemon_with_store(store: Path) -> Daemon:
+    """Another daemon, as on another machine, with this folder moved to the place of its store."""
     folder = store.parent / "home"
     folder.mkdir()
     other = Daemon(folder)
@@ -39,7 +39,7 @@ def moved(daemon: Daemon, store: Path) -> Daemon:
     return other
 
 
-def test_a_store_is_committed_while_it_is_served_and_its_clone_is_served_elsewhere(
+def test_a_store_is_committed_while_it_is_served_and_another_daemon_serves_its_clone(
     daemon: Daemon, tmp_path: Path
 ) -> None:
     daemon.start()
@@ -58,16 +58,16 @@ def test_a_store_is_committed_while_it_is_served_and_its_clone_is_served_elsewhe
     transcripts = sorted(str(path.relative_to(daemon.store)) for path in daemon.transcripts())
     assert sorted(tracked) == sorted([".gitignore", "store.json", *transcripts])
     assert git(daemon.store, "status", "--porcelain") == ""
-    # Git in the store is nothing that doctor would have moved elsewhere.
+    # Doctor does not complain about the git files in the store.
     found = daemon.call("daemon.doctor")["findings"]
     assert not [one for one in found if ".git" in one["thing"] and "sessiond's" in one["what"]]
 
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(daemon.store), str(clone))
-    other = moved(daemon, clone).start()
+    other = daemon_with_store(clone).start()
     try:
-        assert said(other, "main") == ["hello"]
-        # What was read stays read, though the clone has a key and files of its own.
+        assert user_texts(other, "main") == ["hello"]
+        # What was read stays read, although the clone has a key and files of its own.
         assert "read this" not in (text := other.cli("inbox", "mcp:reader").stdout) and "and this" in text
         assert other.reply("main", "and on")["status"] == "ok"
         fixed = other.cli("doctor", "--fix")
@@ -77,28 +77,28 @@ def test_a_store_is_committed_while_it_is_served_and_its_clone_is_served_elsewhe
         other.kill()
 
 
-def test_a_copy_that_was_made_while_it_was_written_is_served(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_copy_made_while_the_store_was_written_can_be_served(daemon: Daemon, tmp_path: Path) -> None:
     daemon.start()
     for number in range(5):
         daemon.reply("main", f"number {number}")
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(daemon.store), str(copy)], check=True)
     daemon.reply("main", "after the copy")
-    other = moved(daemon, copy)
+    other = daemon_with_store(copy)
     # A copy of a file may end within a line.
     (transcript,) = other.transcripts()
     with transcript.open("ab") as file:
         file.write(b'{"type":"message","id":"half')
     other.start()
     try:
-        assert said(other, "main") == [f"number {number}" for number in range(5)]
-        # Tokens and cursors of the store that was copied whole are good in the copy.
+        assert user_texts(other, "main") == [f"number {number}" for number in range(5)]
+        # The copy can be written to.
         assert other.reply("main", "and on")["status"] == "ok"
     finally:
         other.kill()
 
 
-def test_one_session_is_brought_back_while_the_daemon_runs(daemon: Daemon, tmp_path: Path) -> None:
+def test_one_session_is_restored_while_the_daemon_runs(daemon: Daemon, tmp_path: Path) -> None:
     daemon.start()
     daemon.reply("agent:main:lost", "keep this")
     path = Path(daemon.cli("path", "agent:main:lost").stdout.strip())
@@ -106,15 +106,15 @@ def test_one_session_is_brought_back_while_the_daemon_runs(daemon: Daemon, tmp_p
     shutil.copy(path, backup)
     path.unlink()
     daemon.wait_for(lambda: not daemon.rows(), "it is still listed")
-    # Under another name first: what is put in place is there as a whole.
+    # Copied under another name first, so that the daemon sees only the complete file.
     shutil.copy(backup, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").rename(path)
     daemon.wait_for(daemon.rows, "it is not found")
-    assert said(daemon, "agent:main:lost") == ["keep this"]
+    assert user_texts(daemon, "agent:main:lost") == ["keep this"]
     daemon.call("sessions.delete", key="agent:main:lost")
     archived = path.parent / "archive" / path.name
     daemon.wait_for(archived.exists, "it is not in the archive")
     archived.rename(path)
     daemon.wait_for(daemon.rows, "it did not come back from the archive")
-    assert said(daemon, "agent:main:lost") == ["keep this"]
+    assert user_texts(daemon, "agent:main:lost") == ["keep this"]
     assert daemon.reply("agent:main:lost", "and on")["status"] == "ok"

@@ -1,4 +1,4 @@
-"""Two real programs hold a conversation through a real daemon, which is killed at every step of it."""
+"""Two real agents have a conversation through a real daemon, which is killed at each of its steps."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ runtime = { type = "attached" }
 id = "bob"
 runtime = { type = "attached" }
 """
-TALKER = Path(__file__).parents[1] / "support" / "sample_program.py"
+SAMPLE_PROGRAM = Path(__file__).parents[1] / "support" / "sample_program.py"
 FINAL = {"ok", "error", "timeout", "aborted"}
 
 
 class Programs:
-    """A daemon, Alice, Bob, and Telegram; what each was asked."""
+    """A daemon, the agents alice and bob, the channel telegram, and the requests that each got."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
         self.programs: list[subprocess.Popen[bytes]] = []
 
     def start(self, kind: str, name: str) -> None:
-        """A program at work; it waits for the daemon where that is away."""
-        command = [sys.executable, str(TALKER), kind, name, str(self.daemon.folder / name)]
+        """Start a program; it waits for the daemon while that is down."""
+        command = [sys.executable, str(SAMPLE_PROGRAM), kind, name, str(self.daemon.folder / name)]
         environ = {**self.daemon.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.programs.append(subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL))
 
-    def asked(self, name: str) -> list[dict[str, Any]]:
-        """What a program was asked, oldest first."""
+    def requests_of(self, name: str) -> list[dict[str, Any]]:
+        """The requests that a program got, oldest first."""
         path = self.daemon.folder / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def delivered(self, to: str) -> list[dict[str, Any]]:
-        return [one for one in self.asked("telegram") if one["to"] == to]
+        return [one for one in self.requests_of("telegram") if one["to"] == to]
 
     def open(self, name: str) -> OpenConversation:
-        """A fresh session for each of the two, and Alice's token."""
+        """A new session for each of the two agents, and a token for alice's."""
         alice, bob = f"agent:alice:{name}", f"agent:bob:telegram:group:{name}"
         ids = [self.daemon.call("sessions.create", key=key)["sessionId"] for key in (alice, bob)]
         token = self.daemon.call("tokens.mint", sessionKey=alice, scopes=["send", "read"])["token"]
@@ -84,9 +84,9 @@ class OpenConversation:
         self.paths = [agents / agent / "sessions" / f"{ids[n]}.jsonl" for n, agent in enumerate(("alice", "bob"))]
 
     def begin(self, message: str = "please", **params: Any) -> Any:
-        """Alice's session sends to Bob's."""
+        """Send a message from alice's session to bob's."""
         with self.daemon.connect() as wire:
-            greet(wire, self.token)
+            initialize(wire, self.token)
             return wire.call("sessions_send", sessionKey=self.bob, message=message, **params)
 
     def records(self) -> list[dict[str, Any]]:
@@ -96,18 +96,18 @@ class OpenConversation:
                 try:
                     found.append(json.loads(line))
                 except ValueError:
-                    continue  # torn by the crash; every reader passes over it
+                    continue  # a record torn by the crash; every reader skips it
         return found
 
     def events(self) -> int:
-        """How far it is: lines of the transcripts, deliveries on disk, and deliveries that are over."""
+        """The progress so far: lines of the transcripts, deliveries on disk, and finished deliveries."""
         lines = sum(path.read_bytes().count(b"\n") for path in self.paths) - 2
         closed = any(b'"closed"' in path.read_bytes() for path in self.paths)
-        waits = any(f'"{self.name}"'.encode() in delivery for delivery in self.deliveries())
-        return lines + (waits or closed) + (closed and not waits)
+        pending = any(f'"{self.name}"'.encode() in delivery for delivery in self.deliveries())
+        return lines + (pending or closed) + (closed and not pending)
 
     def deliveries(self) -> list[bytes]:
-        """The outbox. One that is delivered while this looks is not in it."""
+        """The files of the outbox, without those delivered while this reads it."""
         found = []
         for path in sorted((self.daemon.store / "outbox").glob("*.json")):
             with suppress(FileNotFoundError):
@@ -129,8 +129,8 @@ class OpenConversation:
         ended = all(FINAL & set(statuses) for statuses in self.runs().values())
         return ended and talks["open"] == talks["closed"] and not self.deliveries()
 
-    def said(self, index: int) -> list[str]:
-        """The messages of one of the two transcripts."""
+    def messages(self, index: int) -> list[str]:
+        """The messages of one of the two transcripts, with their roles."""
         records = [json.loads(line) for line in self.paths[index].read_text().splitlines()]
         messages = [record["message"] for record in records if record["type"] == "message"]
         return [f"{message['role']}: {text(message['content'])}" for message in messages]
@@ -140,28 +140,28 @@ def text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
-def greet(wire: Wire, token: str) -> None:
+def initialize(wire: Wire, token: str) -> None:
     wire.call("initialize", protocol=1, client={"name": "test"}, token=token)
 
 
 @pytest.fixture
-def troupe(daemon: Daemon) -> Iterator[Programs]:
+def programs(daemon: Daemon) -> Iterator[Programs]:
     daemon.start(CONFIG)
     made = Programs(daemon)
     try:
         for kind, name in (("agent", "alice"), ("agent", "bob"), ("channel", "telegram")):
             made.start(kind, name)
-        daemon.wait_for(lambda: len(daemon.call("daemon.status")["attachedAgents"]) == 2, "nobody attaches")
+        daemon.wait_for(lambda: len(daemon.call("daemon.status")["attachedAgents"]) == 2, "the agents do not attach")
         yield made
     finally:
         made.end()
 
 
-def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_channel(troupe: Programs) -> None:
-    talk = troupe.open("long")
-    assert talk.begin()["reply"] == "bob0"
-    troupe.daemon.wait_for(talk.is_over, "the conversation does not end")
-    assert talk.said(0) == [
+def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_channel(programs: Programs) -> None:
+    conversation = programs.open("long")
+    assert conversation.begin()["reply"] == "bob0"
+    programs.daemon.wait_for(conversation.is_over, "the conversation does not end")
+    assert conversation.messages(0) == [
         "user: bob0",
         "assistant: alice1",
         "user: bob2",
@@ -169,7 +169,7 @@ def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_chan
         "user: bob4",
         "assistant: alice5",
     ]
-    assert talk.said(1) == [
+    assert conversation.messages(1) == [
         "user: please",
         "assistant: bob0",
         "user: alice1",
@@ -177,74 +177,77 @@ def test_turns_alternate_up_to_the_maximum_and_the_announcement_reaches_the_chan
         "user: alice3",
         "assistant: bob4",
         "user: Agent-to-agent announce step.",
-        f"assistant: the outcome of {talk.bob}",
+        f"assistant: the outcome of {conversation.bob}",
     ]
-    [delivery] = troupe.delivered("long")
-    assert delivery["text"] == f"the outcome of {talk.bob}"
+    [delivery] = programs.delivered("long")
+    assert delivery["text"] == f"the outcome of {conversation.bob}"
 
 
-def test_reply_skip_ends_the_turns(troupe: Programs) -> None:
-    talk = troupe.open("short")
-    talk.begin(timeoutSeconds=0)
-    troupe.daemon.wait_for(talk.is_over, "the conversation does not end")
-    assert [line for line in talk.said(0) if line.startswith("assistant")] == [
+def test_reply_skip_ends_the_conversation_with_an_announcement(programs: Programs) -> None:
+    conversation = programs.open("short")
+    conversation.begin(timeoutSeconds=0)
+    programs.daemon.wait_for(conversation.is_over, "the conversation does not end")
+    assert [line for line in conversation.messages(0) if line.startswith("assistant")] == [
         "assistant: alice1",
         "assistant: REPLY_SKIP",
     ]
-    steps = [(one["step"], one["turn"]) for one in troupe.asked("bob")]
+    steps = [(one["step"], one["turn"]) for one in programs.requests_of("bob")]
     assert steps == [("primary", 0), ("reply", 2), ("announce", 0)]
-    assert len(troupe.delivered("short")) == 1
+    assert len(programs.delivered("short")) == 1
 
 
-def test_an_agent_that_dies_in_its_turn_ends_it_and_its_session_goes_on(troupe: Programs) -> None:
-    talk = troupe.open("deadly")
-    got = talk.begin("die")
+def test_a_turn_ends_with_an_error_if_its_agent_dies_and_the_session_goes_on(programs: Programs) -> None:
+    conversation = programs.open("deadly")
+    got = conversation.begin("die")
     assert (got["status"], got["error"]) == ("error", "agent bob lost its connection during the run")
-    troupe.start("agent", "bob")
-    assert talk.begin("live")["reply"] == "bob0"
-    troupe.daemon.wait_for(talk.is_over, "the conversation does not end")
-    assert [one["step"] for one in troupe.asked("bob") if one["message"] == "die"] == ["primary"]
+    programs.start("agent", "bob")
+    assert conversation.begin("live")["reply"] == "bob0"
+    programs.daemon.wait_for(conversation.is_over, "the conversation does not end")
+    assert [one["step"] for one in programs.requests_of("bob") if one["message"] == "die"] == ["primary"]
 
 
-def test_killed_at_every_step_each_run_ends_once_and_the_announcement_has_one_id(troupe: Programs) -> None:
-    """At each event of a conversation, by the transcripts and the outbox, the daemon is killed and started again."""
-    daemon = troupe.daemon
-    whole = troupe.open("whole")
+def test_a_daemon_killed_at_any_step_ends_each_run_once_and_announces_under_one_id(programs: Programs) -> None:
+    """At each event of a conversation, in the transcripts or the outbox, the daemon is killed and restarted."""
+    daemon = programs.daemon
+    whole = programs.open("whole")
     whole.begin()
     daemon.wait_for(whole.is_over, "the conversation does not end")
     points = whole.events()
     assert points >= 30
     announced = []
     for point in spread(range(1, points + 1), 6):
-        talk = troupe.open(f"k{point}")
-        talk.begin(timeoutSeconds=0)
-        # A little later every other time: in the middle of a turn as well as right after a write.
-        kill_at(talk, point, later_s=0.002 * (point % 3))
+        conversation = programs.open(f"k{point}")
+        conversation.begin(timeoutSeconds=0)
+        # With different delays, so that it is killed in the middle of a turn as well as right after a write.
+        kill_at(conversation, point, later_s=0.002 * (point % 3))
         daemon.start()
-        daemon.wait_for(talk.is_over, f"the conversation killed at {point} does not end")
-        announced.append(check(troupe, talk))
-    # Killed late enough it is announced, whatever was cut off on the way; killed in the first run it is not.
+        daemon.wait_for(conversation.is_over, f"the conversation killed at {point} does not end")
+        announced.append(check(programs, conversation))
+    # Killed late enough, the conversation is still announced; killed in its first run, it is not.
     assert announced[-1] and not announced[0]
-    assert Counter(one["runId"] for name in ("alice", "bob") for one in troupe.asked(name)).most_common(1)[0][1] == 1
+    assert (
+        Counter(one["runId"] for name in ("alice", "bob") for one in programs.requests_of(name)).most_common(1)[0][1]
+        == 1
+    )
 
 
-def kill_at(talk: OpenConversation, point: int, *, later_s: float) -> None:
+def kill_at(conversation: OpenConversation, point: int, *, later_s: float) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while talk.events() < point and not talk.is_over():
+    while conversation.events() < point and not conversation.is_over():
         assert time.monotonic() < deadline, f"the conversation never came to {point}"
     time.sleep(later_s)
-    talk.daemon.kill()
+    conversation.daemon.kill()
 
 
-def check(troupe: Programs, talk: OpenConversation) -> bool:
-    """Every run in exactly one final state; the announcement under one id. Whether there was one."""
-    runs = talk.runs()
+def check(programs: Programs, conversation: OpenConversation) -> bool:
+    """Check that every run has one final state and the announcement one id; returns whether there was one."""
+    runs = conversation.runs()
     for run_id, statuses in runs.items():
         assert len([status for status in statuses if status in FINAL]) == 1, (run_id, statuses)
         assert statuses.count("accepted") == 1
         assert statuses.count("running") <= 1
-    primary = next(iter(statuses for run_id, statuses in runs.items() if run_id.startswith(talk.paths[1].stem)))
-    deliveries = troupe.delivered(talk.name)
+    primary = next(iter(statuses for run_id, statuses in runs.items() if run_id.startswith(conversation.paths[1].stem)))
+    deliveries = programs.delivered(conversation.name)
     assert len({one["deliveryId"] for one in deliveries}) <= 1
-    assert bool(deliveries) == (primary[-1] == "ok"), (talk.name, runs, deliveries)
+    assert bool(deliveries) == (primary[-1] == "ok"), (conversation.name, runs, deliveries)
     return bool(deliveries)

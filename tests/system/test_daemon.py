@@ -1,4 +1,4 @@
-"""The daemon as its users meet it: real processes, real sockets, real files."""
+"""The daemon as its users see it: real processes, real sockets, real files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ runtime = {{ type = "exec", command = [{json.dumps(sys.executable)}, "-c", {json
 ADDER = "import sys; print(sum(int(word) for word in sys.stdin.read().split()))"
 
 
-def test_a_message_to_a_real_program_prints_its_reply_and_both_stand_in_the_file(daemon: Daemon) -> None:
+def test_send_prints_the_reply_of_a_program_and_both_are_in_the_transcript(daemon: Daemon) -> None:
     daemon.start(exec_agent(ADDER))
     sent = daemon.cli("send", "main", "20 22")
     assert (sent.returncode, sent.stdout) == (0, "42\n")
@@ -55,12 +55,12 @@ def test_jq_reads_the_transcript(daemon: Daemon) -> None:
 
 
 @pytest.mark.skipif(shutil.which("socat") is None, reason="socat is not installed")
-def test_socat_does_by_hand_what_the_command_line_does(daemon: Daemon) -> None:
+def test_a_message_can_be_sent_with_socat(daemon: Daemon) -> None:
     daemon.start()
-    asked = '{"jsonrpc":"2.0","id":1,"method":"chat.send","params":{"sessionKey":"main","message":"by hand"}}\n'
+    request = '{"jsonrpc":"2.0","id":1,"method":"chat.send","params":{"sessionKey":"main","message":"by hand"}}\n'
     got = subprocess.run(
         ["socat", "-t", "10", "-", f"UNIX-CONNECT:{daemon.socket}"],
-        input=asked,
+        input=request,
         capture_output=True,
         text=True,
         check=True,
@@ -69,7 +69,7 @@ def test_socat_does_by_hand_what_the_command_line_does(daemon: Daemon) -> None:
     assert daemon.call("agent.wait", runId=run_id)["reply"] == "by hand"
 
 
-def test_a_store_of_the_reference_is_put_in_place_listed_and_read(daemon: Daemon) -> None:
+def test_a_store_of_the_openclaw_gateway_is_listed_and_read(daemon: Daemon) -> None:
     shutil.copytree(GOLDEN, daemon.store)
     before = {path.name: path.read_bytes() for path in daemon.transcripts()}
     daemon.start()
@@ -101,7 +101,7 @@ def test_rows_are_the_same_after_a_restart_without_the_index(daemon: Daemon) -> 
     assert daemon.rows() == before
 
 
-def test_a_second_daemon_on_the_store_names_the_holder_and_touches_nothing(daemon: Daemon) -> None:
+def test_a_second_daemon_on_the_store_exits_and_names_the_first(daemon: Daemon) -> None:
     daemon.start()
     second = subprocess.run(daemon.command(), env=daemon.environ, capture_output=True, text=True, check=False)
     assert second.returncode == 69
@@ -110,7 +110,7 @@ def test_a_second_daemon_on_the_store_names_the_holder_and_touches_nothing(daemo
     assert daemon.call("ping") == {}
 
 
-def test_modes_are_private_whatever_the_umask(daemon: Daemon) -> None:
+def test_files_are_private_under_any_umask(daemon: Daemon) -> None:
     old = os.umask(0)
     try:
         daemon.start()
@@ -123,7 +123,7 @@ def test_modes_are_private_whatever_the_umask(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("lanes", [2])
-def test_a_message_acknowledged_before_kill_9_is_there_afterwards_every_time(tmp_path: Path, lanes: int) -> None:
+def test_every_message_acknowledged_before_kill_9_is_in_the_transcript(tmp_path: Path, lanes: int) -> None:
     """Every round appends from three connections, kills the daemon in the middle, starts it and counts. 200 rounds."""
     with ThreadPoolExecutor(lanes) as pool:
         done = [pool.submit(_kill_and_count, tmp_path / str(lane), amount(200, 10) // lanes) for lane in range(lanes)]
@@ -170,7 +170,7 @@ def _texts(daemon: Daemon) -> set[str]:
     return {line["message"]["content"] for line in lines if line["type"] == "message"}
 
 
-def test_a_full_disk_refuses_the_callers_concerned_and_goes_on_when_there_is_room(daemon: Daemon) -> None:
+def test_a_full_disk_refuses_appends_until_there_is_room_again(daemon: Daemon) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root")
     daemon.store.mkdir()
@@ -197,7 +197,7 @@ def test_a_full_disk_refuses_the_callers_concerned_and_goes_on_when_there_is_roo
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_a_failing_fdatasync_is_told_to_its_caller_and_never_becomes_a_record(daemon: Daemon) -> None:
+def test_a_failed_fdatasync_is_an_error_to_its_caller_and_leaves_no_record(daemon: Daemon) -> None:
     tracer = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync")
     inject = (*tracer, "-e", "inject=fdatasync:error=EIO:when=4", "--")
     traced = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True)
@@ -256,7 +256,7 @@ def test_a_huge_line_ends_its_own_connection_only(daemon: Daemon) -> None:
         assert other.call("ping") == {}
 
 
-def test_half_a_message_and_a_vanished_client_disturb_nobody(daemon: Daemon) -> None:
+def test_clients_that_vanish_within_a_message_disturb_no_other(daemon: Daemon) -> None:
     daemon.start()
     with daemon.connect() as other:
         for _ in range(20):
@@ -266,7 +266,7 @@ def test_half_a_message_and_a_vanished_client_disturb_nobody(daemon: Daemon) -> 
         assert other.call("ping") == {}
 
 
-def test_a_run_that_was_going_on_at_kill_9_ends_as_interrupted_once(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_run_that_kill_9_cut_off_ends_once_as_interrupted(daemon: Daemon, tmp_path: Path) -> None:
     began = tmp_path / "began"
     code = f"import pathlib, time; pathlib.Path({str(began)!r}).touch(); time.sleep(60)"
     daemon.start(exec_agent(code))
@@ -289,7 +289,7 @@ def test_a_run_that_was_going_on_at_kill_9_ends_as_interrupted_once(daemon: Daem
     assert ends == ["accepted", "running", "error"]
 
 
-def test_an_attached_run_at_sigterm_is_interrupted_and_its_agent_is_told(daemon: Daemon) -> None:
+def test_sigterm_interrupts_an_attached_run_and_cancels_it_at_its_agent(daemon: Daemon) -> None:
     daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "attached" }\n')
     with daemon.connect() as wire:
         wire.call("agents.attach", agentId="main")
@@ -302,14 +302,14 @@ def test_an_attached_run_at_sigterm_is_interrupted_and_its_agent_is_told(daemon:
     assert (waited["status"], waited["error"]) == ("error", "interrupted")
 
 
-def test_an_agent_of_a_runtime_to_come_is_refused_in_words(daemon: Daemon) -> None:
+def test_a_run_with_a_runtime_not_yet_supported_ends_with_an_error_that_says_so(daemon: Daemon) -> None:
     daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "acp" }\n')
     waited = daemon.reply("main", "hello")
     assert waited["status"] == "error"
     assert "acp, which is not supported yet" in waited["error"]
 
 
-def test_sigterm_drains_and_a_reload_takes_the_new_configuration(daemon: Daemon) -> None:
+def test_a_reload_takes_a_good_configuration_and_refuses_a_bad_one(daemon: Daemon) -> None:
     daemon.start(exec_agent("print('old')"))
     assert daemon.reply("main", "x")["reply"] == "old"
     daemon.config.write_text(exec_agent("print('new')"))
@@ -325,7 +325,7 @@ def test_sigterm_drains_and_a_reload_takes_the_new_configuration(daemon: Daemon)
     assert not daemon.socket.exists()
 
 
-def test_a_bad_configuration_stops_the_start_with_line_and_nearest_name(daemon: Daemon) -> None:
+def test_a_bad_configuration_prevents_the_start_and_names_line_and_nearest_key(daemon: Daemon) -> None:
     daemon.config.write_text('\n[session]\nmainKee = "x"\n')
     got = subprocess.run(daemon.command(), env=daemon.environ, capture_output=True, text=True, check=False)
     assert got.returncode == 78
@@ -333,7 +333,7 @@ def test_a_bad_configuration_stops_the_start_with_line_and_nearest_name(daemon: 
     assert "session.mainKey" in got.stderr
 
 
-def test_agents_on_the_agent_socket_show_a_token_first(daemon: Daemon) -> None:
+def test_the_agent_socket_requires_a_token_first(daemon: Daemon) -> None:
     daemon.start()
     daemon.reply("main", "hello")
     token = daemon.call("tokens.mint", scopes=["list", "read"], sessionKey="main")["token"]

@@ -1,7 +1,7 @@
-"""What clients and files were given before is what they are given now: every answer and every record of a fixed story.
+"""Answers on the wire and records on disk do not change unintentionally: those of a fixed story are compared.
 
-Names and rooms of the code may change; the wire and the disk do not with them. Where an answer is to change, write the
-page anew with `SESSIOND_GOLDEN=write`, and say in the commit what clients meet.
+Refactoring must not change them. If an answer is meant to change, write the golden files anew with
+`SESSIOND_GOLDEN=write`, and say in the commit what changes for clients.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ allow = ["*"]
 [session.agentToAgent]
 maxPingPongTurns = 1
 """
-# What is different each time, in the order in which it is looked for.
+# Values that differ in each run, in the order in which they are replaced.
 VOLATILE = [
     (re.compile(r"\b[0-9a-f]{8} \(\d{4}-\d\d-\d\d\)"), "title"),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "uuid"),
@@ -58,7 +58,7 @@ WRONG: list[Any] = [None, -1, 1e300, "", "a\0b", ["x"], {"x": 1}]
 
 
 class Normaliser:
-    """Puts names in the place of what is another one each time: the same one for the same thing, by its first place."""
+    """Replaces values that differ in each run by names; equal uuids get equal names, numbered by first occurrence."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -92,13 +92,13 @@ class Normaliser:
 
 
 def is_settled(daemon: Daemon) -> bool:
-    """Whether no run goes on and nothing is to follow one."""
+    """Whether no run goes on and every conversation is closed."""
     status = daemon.call("daemon.status")
     try:
         texts = [path.read_text() for path in daemon.store.rglob("*.jsonl")]
     except FileNotFoundError:  # moved to the archive meanwhile
         return False
-    # The last piece is no whole line yet.
+    # The last piece is not a complete line.
     lines = [line for text in texts for line in text.split("\n")[:-1]]
     talks = [json.loads(line)["data"] for line in lines if '"sessiond/talk"' in line]
     ended = {talk["talkId"] for talk in talks if talk["status"] == "closed"}
@@ -106,7 +106,7 @@ def is_settled(daemon: Daemon) -> bool:
 
 
 def story(daemon: Daemon, wire: Wire) -> Iterator[tuple[str, Any]]:
-    """Calls that belong together, and their answers."""
+    """A fixed sequence of calls, and their answers."""
 
     def ask(method: str, /, **params: Any) -> tuple[str, Any]:
         answer = wire.ask(method, **params)
@@ -159,7 +159,7 @@ def story(daemon: Daemon, wire: Wire) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_calls(wire: Wire, document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each parameter of each method with what it cannot be; the errors."""
+    """Calls of each method with invalid values of each parameter, and their errors."""
     right = {
         "sessionKey": "agent:main:none",
         "key": "agent:main:none",
@@ -179,7 +179,7 @@ def wrong_calls(wire: Wire, document: dict[str, Any]) -> Iterator[tuple[str, Any
 
 
 def shape(schema: Any, components: dict[str, Any]) -> Any:
-    """A schema without the names of our own types and without words for people."""
+    """A schema without the names of sessiond's types, titles and descriptions."""
     if isinstance(schema, list):
         return [shape(one, components) for one in schema]
     if not isinstance(schema, dict):
@@ -211,7 +211,7 @@ def running(tmp_path: Path) -> Iterator[Daemon]:
         daemon.kill()
 
 
-def test_answers_and_records_of_a_story(running: Daemon) -> None:
+def test_answers_and_records_of_a_fixed_story_are_unchanged(running: Daemon) -> None:
     normaliser = Normaliser(running.folder)
     with running.connect() as wire:
         answers = [[call, normaliser.value(answer)] for call, answer in story(running, wire)]
@@ -228,14 +228,14 @@ def test_answers_and_records_of_a_story(running: Daemon) -> None:
     compare("records", [[name, line] for name, lines in sorted(records.items()) for line in lines])
 
 
-def test_refusals(running: Daemon) -> None:
+def test_refusals_of_invalid_params_are_unchanged(running: Daemon) -> None:
     normaliser = Normaliser(running.folder)
     with running.connect() as wire:
         document = wire.call("rpc.discover")
         compare("refusals", [[call, normaliser.value(error)] for call, error in wrong_calls(wire, document)])
 
 
-def test_the_shapes_that_discover_tells(running: Daemon) -> None:
+def test_the_schemas_of_rpc_discover_are_unchanged(running: Daemon) -> None:
     document = running.call("rpc.discover")
     components = document.get("components", {}).get("schemas", {})
     compare(

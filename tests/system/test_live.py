@@ -1,4 +1,4 @@
-"""Live, over a daemon that is killed, connections that are lost, and files that strangers write."""
+"""Subscriptions while the daemon is killed, connections are lost, and other programs write the transcripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = "agent:main:live"
 
 
 class Watch:
-    """`sessiond watch --json` as a process; its lines are kept as they come."""
+    """`sessiond watch --json` as a process; its events are kept as they come."""
 
     def __init__(self, daemon: Daemon, *arguments: str) -> None:
         self.daemon = daemon
@@ -38,8 +38,8 @@ class Watch:
         assert self.process.stdout is not None
         self.events.extend(map(json.loads, self.process.stdout))
 
-    def until_said(self, text: str) -> None:
-        """Return when a message with this text has been printed."""
+    def wait_for_text(self, text: str) -> None:
+        """Wait until a message with this text has been printed."""
         self.daemon.wait_for(lambda: text in self.texts, f"{text} was never printed")
 
     @property
@@ -54,7 +54,7 @@ class Watch:
 
 
 @contextmanager
-def watching(daemon: Daemon, *arguments: str) -> Iterator[Watch]:
+def run_watch(daemon: Daemon, *arguments: str) -> Iterator[Watch]:
     watch = Watch(daemon, *arguments)
     try:
         yield watch
@@ -62,8 +62,8 @@ def watching(daemon: Daemon, *arguments: str) -> Iterator[Watch]:
         watch.end()
 
 
-def transcript(daemon: Daemon, key: str = KEY) -> Path:
-    """The file of a new session."""
+def create_session(daemon: Daemon, key: str = KEY) -> Path:
+    """Create a session; returns its transcript."""
     daemon.call("sessions.create", key=key)
     return Path(next(row["transcriptPath"] for row in daemon.rows() if row["key"] == key))
 
@@ -82,11 +82,13 @@ def inject(daemon: Daemon, *texts: str, key: str = KEY) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(KEY,), ()], ids=["one session", "everything"])
-def test_watch_goes_on_over_kills_and_misses_and_repeats_nothing(daemon: Daemon, arguments: tuple[str, ...]) -> None:
+def test_watch_reconnects_after_kills_and_neither_misses_nor_repeats_messages(
+    daemon: Daemon, arguments: tuple[str, ...]
+) -> None:
     daemon.start()
-    path = transcript(daemon)
-    with watching(daemon, *arguments) as watch:
-        # Until it follows: what came before is not its business.
+    path = create_session(daemon)
+    with run_watch(daemon, *arguments) as watch:
+        # Inject until it follows; it does not print what came before.
         texts = iter(range(10_000))
         while not watch.texts:
             inject(daemon, f"warm {next(texts)}")
@@ -94,21 +96,21 @@ def test_watch_goes_on_over_kills_and_misses_and_repeats_nothing(daemon: Daemon,
         expected = [f"warm {number}" for number in range(first, next(texts))]
         for round_ in range(3):
             inject(daemon, f"{round_} own")
-            write(path, f"{round_} a stranger's")
+            write(path, f"{round_} another program's")
             daemon.kill()
             write(path, f"{round_} while it was dead", f"{round_} and more")
             daemon.start()
             inject(daemon, f"{round_} after the restart")
-            expected += [f"{round_} own", f"{round_} a stranger's", f"{round_} while it was dead"]
+            expected += [f"{round_} own", f"{round_} another program's", f"{round_} while it was dead"]
             expected += [f"{round_} and more", f"{round_} after the restart"]
-            watch.until_said(f"{round_} after the restart")
+            watch.wait_for_text(f"{round_} after the restart")
         assert watch.texts == expected
         assert watch.process.poll() is None
 
 
-def test_history_f_goes_on_over_a_kill(daemon: Daemon) -> None:
+def test_history_f_reconnects_after_a_kill_and_neither_misses_nor_repeats_messages(daemon: Daemon) -> None:
     daemon.start()
-    path = transcript(daemon)
+    path = create_session(daemon)
     inject(daemon, "before")
     command = [sys.executable, "-m", "sessiond", "history", KEY, "-f"]
     with subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -123,7 +125,7 @@ def test_history_f_goes_on_over_a_kill(daemon: Daemon) -> None:
 
         read_up_to(b"before")
         daemon.wait_for(lambda: daemon.call("daemon.status")["subscribers"], "it does not follow")
-        # The daemon counts it a moment before it has its answer.
+        # The daemon counts a subscriber a moment before that gets its answer.
         inject(daemon, "followed")
         read_up_to(b"followed")
         daemon.kill()
@@ -132,30 +134,31 @@ def test_history_f_goes_on_over_a_kill(daemon: Daemon) -> None:
         inject(daemon, "afterwards")
         read_up_to(b"afterwards")
         process.kill()
-    said = b"".join(printed)
-    assert [said.count(text) for text in (b"before", b"followed", b"while it was dead", b"afterwards")] == [1, 1, 1, 1]
+    output = b"".join(printed)
+    for text in (b"before", b"followed", b"while it was dead", b"afterwards"):
+        assert output.count(text) == 1, text
 
 
-@pytest.mark.parametrize("road", sorted(SUBSCRIBED_CONNECTIONS))
-def test_the_same_subscription_over_every_transport(daemon: Daemon, road: str) -> None:
+@pytest.mark.parametrize("transport", sorted(SUBSCRIBED_CONNECTIONS))
+def test_a_subscription_gives_the_same_messages_over_every_transport(daemon: Daemon, transport: str) -> None:
     daemon.start()
-    path = transcript(daemon)
+    path = create_session(daemon)
     cursor = daemon.call("sessions_history", sessionKey=KEY)["cursor"]
     inject(daemon, "1")
     write(path, "2", "3")
-    connection: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[road]
-    with connection(daemon) as hearing:
-        hearing.call("sessions.messages.subscribe", key=KEY, cursor=cursor)
+    connection: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[transport]
+    with connection(daemon) as subscriber:
+        subscriber.call("sessions.messages.subscribe", key=KEY, cursor=cursor)
         inject(daemon, "4")
         with path.open("ab", buffering=0) as file:
             file.write(line("5")[:25])
             file.write(line("5")[25:])
-        assert hearing.next_texts(5) == ["1", "2", "3", "4", "5"]
+        assert subscriber.next_texts(5) == ["1", "2", "3", "4", "5"]
 
 
-def test_the_same_subscription_as_server_sent_events(daemon: Daemon) -> None:
+def test_server_sent_events_give_the_same_messages(daemon: Daemon) -> None:
     daemon.start()
-    path = transcript(daemon)
+    path = create_session(daemon)
     cursor = daemon.call("sessions_history", sessionKey=KEY)["cursor"]
     inject(daemon, "1")
     write(path, "2", "3")
@@ -165,33 +168,33 @@ def test_the_same_subscription_as_server_sent_events(daemon: Daemon) -> None:
         assert [stream.next()[2]["message"]["content"] for _ in range(5)] == ["1", "2", "3", "4", "5"]
 
 
-def test_what_happens_to_a_file_is_told_over_the_socket(daemon: Daemon) -> None:
+def test_appends_damage_and_rewrites_by_other_programs_become_events(daemon: Daemon) -> None:
     daemon.start("[limits]\nmaxRecordBytes = 65536\n")
-    path = transcript(daemon)
+    path = create_session(daemon)
     with daemon.connect() as wire:
         wire.call("sessions.messages.subscribe", key=KEY)
         wire.call("sessions.subscribe")
 
-        def said() -> str:
+        def next_text() -> str:
             text: str = wire.event("session.message")["message"]["content"]
             return text
 
         write(path, "one")
-        assert said() == "one"
+        assert next_text() == "one"
         with path.open("ab", buffering=0) as file:
             file.write(b"\0" * 100 + b"\n" + line("x" * 70_000) + line("two")[:30])
             assert daemon.call("ping") == {}
             file.write(line("two")[30:])
-        assert said() == "two"
+        assert next_text() == "two"
         assert wire.event("sessions.changed")["row"]["corruptRecords"] == 2
         kept = path.read_bytes().splitlines(keepends=True)[:2]
         os.truncate(path, sum(map(len, kept)))
         assert wire.event("session.resync")["reason"] == "rewritten"
-        assert said() == "one"
+        assert next_text() == "one"
         (path.parent / "new").write_bytes(b"".join(kept) + line("replaced"))
         (path.parent / "new").rename(path)
         assert wire.event("session.resync")["reason"] == "rewritten"
-        assert [said(), said()] == ["one", "replaced"]
+        assert [next_text(), next_text()] == ["one", "replaced"]
         fresh = daemon.store / "agents" / "fresh" / "sessions" / "0f0f0f0f-0000-4000-8000-000000000001.jsonl"
         fresh.parent.mkdir(parents=True)
         header = {"type": "session", "version": 3, "id": fresh.stem, "timestamp": "2026-01-01T00:00:00Z", "cwd": "/"}
@@ -200,29 +203,29 @@ def test_what_happens_to_a_file_is_told_over_the_socket(daemon: Daemon) -> None:
         assert (event["sessionKey"], event["seq"]) == (f"agent:fresh:import:{fresh.stem}", 1)
 
 
-def test_records_of_four_processes_over_lost_connections_come_once_and_in_order(daemon: Daemon) -> None:
+def test_records_of_four_processes_arrive_once_and_in_order_over_lost_connections(daemon: Daemon) -> None:
     daemon.start()
-    torrent = ConcurrentAppenders(
+    appenders = ConcurrentAppenders(
         daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(15, 4)
     )
-    torrent.run()
-    torrent.check()
+    appenders.run()
+    appenders.check()
 
 
-def test_a_subscriber_that_reads_too_slowly_still_gets_all_of_a_torrent(daemon: Daemon) -> None:
+def test_a_slow_subscriber_gets_every_record_of_concurrent_appenders(daemon: Daemon) -> None:
     daemon.start("[limits]\nmaxQueuedEvents = 16\n")
-    torrent = ConcurrentAppenders(
+    appenders = ConcurrentAppenders(
         daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(5, 2)
     )
-    torrent.pause_s = 0.0003
-    torrent.run()
-    torrent.check()
-    assert torrent.resyncs > 0
+    appenders.pause_s = 0.0003
+    appenders.run()
+    appenders.check()
+    assert appenders.resyncs > 0
 
 
 def test_an_idle_daemon_is_not_woken(daemon: Daemon) -> None:
     daemon.start()
-    transcript(daemon)
+    create_session(daemon)
     assert daemon.process is not None
     tasks = Path(f"/proc/{daemon.process.pid}/task")
 
@@ -232,7 +235,7 @@ def test_an_idle_daemon_is_not_woken(daemon: Daemon) -> None:
 
     with daemon.connect() as wire:
         wire.call("sessions.subscribe")
-        # The index is saved a second after the last change, and a thread is let go ten seconds after its work.
+        # The index is saved a second after the last change, and an idle thread ends after ten seconds.
         daemon.wait_for((daemon.store / "agents" / "main" / "sessions" / "sessions.json").exists, "no index")
         wire.socket.settimeout(2)
 
@@ -242,5 +245,5 @@ def test_an_idle_daemon_is_not_woken(daemon: Daemon) -> None:
                 wire.receive()
             return switches() - before <= 4
 
-        # What it still had to do ends, on a slow machine after a while. Who polls is never quiet.
+        # Unfinished work ends sooner or later, on a slow machine later; a daemon that polls is never quiet.
         daemon.wait_for(is_quiet, "it is woken all the time")

@@ -1,4 +1,4 @@
-"""What users get: the single file, run from an empty home, and `just install`, under a systemd of its own."""
+"""What users install: the single file, run from an empty home, and `just install` under a private systemd."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
             assert run("mcp", "--help").returncode == 0
         finally:
             daemon.terminate()
-            # Read to the end: Popen closes the pipe first, and Python ends with 120 where its last words cannot go.
+            # Read to the end: Popen closes the pipe first, and Python exits with 120 if it cannot flush its output.
             daemon.communicate(timeout=PATIENCE_S)
     assert daemon.returncode == 0
     assert (tmp_path / "home/.local/state/sessiond/store.json").exists()
 
 
-def test_under_a_python_that_is_too_old_the_single_file_says_one_sentence(single_file: Path, tmp_path: Path) -> None:
-    """A stand-in that says of itself what Python 3.10 does: not fit."""
+def test_without_a_new_enough_python_the_single_file_prints_one_sentence(single_file: Path, tmp_path: Path) -> None:
+    """The stand-ins fail the version check as Python 3.10 does."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("python3", "python3.10", "python"):
@@ -94,7 +94,7 @@ def test_after_its_first_run_the_single_file_starts_within_twice_the_time_of_the
 
     for program in (single_file, installed):
         seconds(program)
-    # In turn, so that a busy moment of the machine falls on both.
+    # Alternate, so that other load on the machine affects both.
     pairs = [(seconds(single_file), seconds(installed)) for _ in range(15)]
     file_s, package_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     print(f"single file {file_s * 1000:.0f} ms, package {package_s * 1000:.0f} ms: {file_s / package_s:.2f}")
@@ -103,22 +103,22 @@ def test_after_its_first_run_the_single_file_starts_within_twice_the_time_of_the
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[PrivateSystemd]:
-    reason = private_systemd.missing()
+    reason = private_systemd.find_problem()
     if reason is not None:
         pytest.skip(reason)
     with PrivateSystemd([ROOT, Path(sys.prefix), Path(sys.base_prefix)], tmp_path / "log") as found:
         yield found
 
 
-def test_install_puts_all_in_place_and_uninstall_leaves_only_what_is_the_users(systemd: PrivateSystemd) -> None:
+def test_install_sets_everything_up_and_uninstall_leaves_only_the_users_data(systemd: PrivateSystemd) -> None:
     index = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_PROXY")}
     script = str(ROOT / "systemd/install")
     base = str(Path(sys.base_prefix) / "bin/python3")
     for _ in range(2):  # the second is an upgrade
         done = systemd.run(script, timeout=300, SESSIOND_PYTHON=base, **index)
         assert done.returncode == 0, done.stdout + done.stderr
-    said = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
-    assert [" ".join(line) for line in said if line[0] in ("program", "systemd")] == [
+    printed = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert [" ".join(line) for line in printed if line[0] in ("program", "systemd")] == [
         "program ~/.local/bin/sessiond -> ~/.local/share/sessiond/venv",
         "systemd enabled and started; see: systemctl --user status sessiond",
     ]

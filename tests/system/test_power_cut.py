@@ -1,8 +1,8 @@
-"""The power goes at any step of a store's life: what was acknowledged before is on the disk.
+"""After a power cut at any step, everything that the store acknowledged before is on the disk.
 
-The store lives on an ext4 file system in a file. What a copy of that file holds is what the disk held at that moment:
-data that was never synced is not in it. Every copy is mounted, its journal replayed as after a real cut, and the store
-opened. A plain skip where loop mounts are not allowed.
+The store is on an ext4 file system within an image file. A copy of the image contains what the disk contained at that
+moment, without data that was not synced. Each copy is mounted, which replays its journal as after a real power cut,
+and the store is opened. Skipped if loop mounts are not allowed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mounted(image, options):
     finally:
         subprocess.run(["umount", where], check=True)
 
-def copied(image):
+def copy_image(image):
     copy = folder / f"cut-{len(cuts)}.img"
     subprocess.run(["cp", "--sparse=always", image, copy], check=True)
     return copy
@@ -48,13 +48,13 @@ image = folder / "disk.img"
 with image.open("wb") as file:
     file.truncate(24 << 20)
 subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
-told, cuts = [], []
+outcomes, cuts = [], []
 
 def cut():
-    cuts.append((copied(image), list(told)))
+    cuts.append((copy_image(image), list(outcomes)))
 
 def tell(*what):
-    told.append(what)
+    outcomes.append(what)
     cut()
 
 async def with_cuts(function, *args):
@@ -62,7 +62,7 @@ async def with_cuts(function, *args):
     cut()
     return result
 
-# A commit every hour: nothing reaches the disk but by a sync.
+# With a commit interval of an hour, only a sync writes to the disk.
 with mounted(image, "loop,commit=3600") as where:
     trio.run(lambda: store_steps.run_steps(where / "store", tell, run_sync=with_cuts, durable=durable))
 
@@ -72,16 +72,16 @@ for copy, known in cuts:
         if durable:
             store_checks.check({"store": str(where / "store"), "told": known}, killed=True)
         else:
-            said = [what[-1] for what in known if what[0] == "message"]
+            sent = [what[-1] for what in known if what[0] == "message"]
             there = [text for texts in trio.run(store_checks.look, where / "store")[0].values() for text in texts]
-            lost += len(set(said) - set(there))
+            lost += len(set(sent) - set(there))
     copy.unlink()
-print(json.dumps({"cuts": len(cuts), "told": len(told), "lost": lost}))
+print(json.dumps({"cuts": len(cuts), "outcomes": len(outcomes), "lost": lost}))
 """
 
 
-def cut(folder: str, durability: str) -> dict[str, int]:
-    """What a life with so many cuts lost."""
+def run_with_cuts(folder: str, durability: str) -> dict[str, int]:
+    """Run the store's steps with a power cut after each; returns the numbers of cuts, outcomes and lost messages."""
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None or shutil.which("unshare") is None:
         pytest.skip("a loop mount takes root, mkfs.ext4 and unshare")
     done = subprocess.run(
@@ -100,10 +100,11 @@ def cut(folder: str, durability: str) -> dict[str, int]:
 
 
 def test_a_power_cut_at_any_step_loses_nothing_acknowledged(tmp_path):
-    result = cut(str(tmp_path), "sync")
-    assert result["cuts"] > result["told"] == 11
+    result = run_with_cuts(str(tmp_path), "sync")
+    assert result["cuts"] > result["outcomes"] == 11
     assert result["lost"] == 0
 
 
-def test_without_syncs_a_power_cut_loses_messages_so_the_cut_is_a_real_one(tmp_path):
-    assert cut(str(tmp_path), "os")["lost"] > 0
+def test_without_syncs_a_power_cut_loses_messages(tmp_path):
+    # So the cut is a real one: the test above would notice a missing sync.
+    assert run_with_cuts(str(tmp_path), "os")["lost"] > 0

@@ -1,4 +1,4 @@
-"""What the daemon starts ends with it, also by kill -9, and before the next run of its session begins."""
+"""Programs started by the daemon end with it, also after kill -9, and before the next run of their session begins."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ id = "main"
 default = true
 runtime = { type = "exec", command = ["/bin/sh", "agent.sh"] }
 """
-# It leaves its group, session and parent, is deaf, and writes into the workspace as long as it lives. Each run waits
-# for what it started itself, and writes nothing that the other run's could be taken for.
+# Each run starts a process that leaves its group, session and parent, ignores SIGTERM, and writes into the workspace
+# until it is killed. The two runs use different files, so that their processes can be told apart.
 AGENT = """
 if [ -e first ]; then name=second; else name=first; fi
 (setsid sh -c 'trap "" TERM; echo $$ >>'$name'; while :; do echo >>log; sleep 0.01; done' >&- 2>&- &)
@@ -44,7 +44,7 @@ def daemon(tmp_path: Path) -> Daemon:
     return daemon
 
 
-def test_nothing_of_a_killed_daemons_run_is_there_when_the_next_one_answers(daemon: Daemon) -> None:
+def test_processes_of_a_run_are_gone_when_a_killed_daemon_answers_again(daemon: Daemon) -> None:
     workspace = daemon.store / "agents" / "main" / "workspace"
     daemon.start(CONFIG)
     try:
@@ -61,18 +61,18 @@ def test_nothing_of_a_killed_daemons_run_is_there_when_the_next_one_answers(daem
         daemon.kill()
 
 
-def test_nothing_is_left_after_an_ordinary_stop(daemon: Daemon) -> None:
+def test_no_process_of_a_run_is_left_after_an_ordinary_stop(daemon: Daemon) -> None:
     workspace = daemon.store / "agents" / "main" / "workspace"
     daemon.start(CONFIG)
     assert daemon.process is not None
     daemon.call("chat.send", sessionKey="main", message="leave")
     daemon.wait_for((workspace / "works").exists, "the agent does not work")
     assert daemon.stop() == 0
-    mine = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(daemon.folder).encode() in _working_in(pid)]
-    assert mine == []
+    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(daemon.folder).encode() in _working_folder(pid)]
+    assert left == []
 
 
-def _working_in(pid: str) -> bytes:
+def _working_folder(pid: str) -> bytes:
     try:
         return os.readlink(f"/proc/{pid}/cwd").encode()
     except OSError:

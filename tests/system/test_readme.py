@@ -1,4 +1,4 @@
-"""The commands of the README, taken out of it and run as a reader's shell would run them."""
+"""The commands of the README, run as a reader would run them in a shell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(section: str) -> list[str]:
 
 
 class Shell:
-    """A home with nothing in it, a clone with what the first command installed, and one shell in it."""
+    """An empty home, a clone with what the README's first command installs, and a shell in the clone."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.clone = folder / "home", folder / "clone"
@@ -38,7 +38,7 @@ class Shell:
         self.environ = {"HOME": str(self.home), "PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(folder / "run")}
 
     def run(self, texts: list[str]) -> list[str]:
-        """What each of the blocks printed. The first line that fails ends it all, and what still runs in the end."""
+        """The output of each block. The shell exits at the first line that fails, and kills its background jobs."""
         script = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || :' EXIT"]
         script += [f"echo '@@@'\n{text}" for text in texts]
         with (self.home / "errors").open("wb") as errors:
@@ -68,11 +68,11 @@ MISSING = [tool for tool in ("bash", "socat", "curl", "jq") if shutil.which(tool
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-def test_the_page_from_top_to_bottom_in_one_shell(shell: Shell) -> None:
+def test_all_commands_of_the_page_work_in_one_shell(shell: Shell) -> None:
     hour = blocks("The first hour")
     rest = [block for section in ("By hand", "Trust", "Read it with jq") for block in blocks(section)]
-    said = shell.run([*hour, *rest])
-    first, three, setup, inbox, script, python, helper, by_hand, trust, jq = said
+    outputs = shell.run([*hour, *rest])
+    first, three, setup, inbox, script, python, helper, by_hand, trust, jq = outputs
     assert first.count("is anybody there?") == 3
     assert three.count("counted: 5") >= 1 and "how many words are these" in three
     assert "is good: 3 agents" in three and "has the new configuration: 3 agents" in three
@@ -90,18 +90,18 @@ def test_the_page_from_top_to_bottom_in_one_shell(shell: Shell) -> None:
     assert not (shell.home / ".local" / "state" / "sessiond" / "run" / "sessiond.sock").exists()
 
 
-def test_the_picture_is_what_a_fresh_daemon_shows(daemon: Daemon) -> None:
-    picture = README.read_text().partition("```text\n")[2].partition("```")[0]
+def test_the_example_output_is_what_a_fresh_daemon_shows(daemon: Daemon) -> None:
+    example = README.read_text().partition("```text\n")[2].partition("```")[0]
     daemon.start()
-    assert daemon.cli("send", "main", "is anybody there?").stdout in picture
+    assert daemon.cli("send", "main", "is anybody there?").stdout in example
     shown = daemon.cli("history", "main").stdout
     assert [line.split(" ", 1)[1] for line in shown.splitlines()] == [
-        line.split(" ", 1)[1] for line in picture.splitlines() if line.startswith("08:41:12")
+        line.split(" ", 1)[1] for line in example.splitlines() if line.startswith("08:41:12")
     ]
 
 
 class Reader:
-    """A home with `sessiond` on the PATH and a daemon that runs."""
+    """A home with `sessiond` on the PATH and a running daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.home = daemon.folder / "home"
@@ -115,7 +115,7 @@ class Reader:
         self.daemon = daemon.start()
 
     def followers(self) -> int:
-        """How many follow what happens."""
+        """The number of subscribers."""
         count: int = self.daemon.call("daemon.status")["subscribers"]
         return count
 

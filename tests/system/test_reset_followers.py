@@ -1,6 +1,6 @@
-"""What is appended beside resets reaches every follower: acknowledged injects, against the real daemon.
+"""Messages injected concurrently with resets reach every follower of the real daemon.
 
-The whole of it are 800 injects beside 40 resets.
+With SESSIOND_TESTS=whole there are 800 injects and 40 resets.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from support.sampling import amount
 pytestmark = pytest.mark.system
 
 KEY = "agent:main:main"
-WRITERS, EACH, RESETS = (4, amount(200, 25), amount(40, 5))
+WRITERS, MESSAGES_EACH, RESETS = (4, amount(200, 25), amount(40, 5))
 
 
-@pytest.mark.parametrize("key", [KEY, None], ids=["of the session", "of everything"])
-def test_every_acknowledged_message_beside_resets_is_pushed_once(daemon: Daemon, key: str | None) -> None:
+@pytest.mark.parametrize("key", [KEY, None], ids=["one session", "all sessions"])
+def test_every_message_acknowledged_during_resets_is_pushed_once(daemon: Daemon, key: str | None) -> None:
     daemon.start()
     daemon.call("sessions.create", key=KEY)
     follower = daemon.connect()
@@ -31,7 +31,7 @@ def test_every_acknowledged_message_beside_resets_is_pushed_once(daemon: Daemon,
 
     def write(number: int) -> None:
         with daemon.connect() as wire:
-            for count in range(EACH):
+            for count in range(MESSAGES_EACH):
                 text = f"{number} {count}"
                 message = {"role": "user", "content": text}
                 answer = wire.ask("chat.inject", sessionKey=KEY, messages=[message])
@@ -53,5 +53,5 @@ def test_every_acknowledged_message_beside_resets_is_pushed_once(daemon: Daemon,
     follower.close()
     assert sorted(heard) == sorted(["last", *(text for texts in acknowledged for text in texts)])
     for number, texts in enumerate(acknowledged):
-        assert len(texts) == EACH
+        assert len(texts) == MESSAGES_EACH
         assert [text for text in heard if text.startswith(f"{number} ")] == texts

@@ -1,7 +1,7 @@
-"""Restarts under load: what was accepted is there once, ran to one end, and its idempotency key gives its run.
+"""Restarts under load: each accepted message is there once, its run has one end, its idempotency key gives that run.
 
-SIGTERM and SIGKILL by turns, with the socket held outside as systemd does, so that clients wait instead of failing.
-Two restarts of a sample, six of the whole; more with `SESSIOND_RESTARTS=100`.
+SIGTERM and SIGKILL alternate. The socket is held outside the daemon, as systemd does, so that clients wait instead of
+failing. Two restarts by default, six with SESSIOND_TESTS=whole, any number with `SESSIOND_RESTARTS=100`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from support.sampling import amount
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 RESTARTS = int(os.environ.get("SESSIOND_RESTARTS", amount(6, 2)))
-SENDERS, IN_A_ROW, BETWEEN = 3, 8, 25
+SENDERS, PIPELINED_MESSAGES, MESSAGES_BETWEEN_RESTARTS = 3, 8, 25
 CONFIG = """
 [agents.defaults]
 maxConcurrent = 3
@@ -46,7 +46,7 @@ if int(sys.argv[1]) != 3:
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.argv[2], sys.argv[2:])
 """
-RESET = "agent:main:load:reset"
+RESET_KEY = "agent:main:load:reset"
 
 
 class HeldSocketDaemon(Daemon):
@@ -60,20 +60,21 @@ class HeldSocketDaemon(Daemon):
         self.listening.listen(128)
         self.environ |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "sessiond"}
 
-    def again(self, config: str | None = None) -> None:
+    def start_with_socket(self, config: str | None = None) -> None:
         fd = self.listening.fileno()
         prefix = (sys.executable, "-c", HAND_OVER, str(fd))
         self.start(config, prefix=prefix, pass_fds=(fd,))
 
 
 class Load:
-    """Clients that send until they are told to stop, each message again until it was accepted."""
+    """Clients that send until the block ends, and repeat each message until it is accepted."""
 
     def __init__(self, daemon: HeldSocketDaemon) -> None:
         self.daemon = daemon
         self.over = threading.Event()
+        # Run ids and session keys by the text of the message.
         self.accepted: dict[str, str] = {}
-        self.where: dict[str, str] = {}
+        self.keys: dict[str, str] = {}
         self.faults: list[str] = []
         self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(SENDERS)]
         self._threads.append(threading.Thread(target=self._reset))
@@ -93,13 +94,13 @@ class Load:
         chance, count = random.Random(number), 0
         waiting: list[tuple[str, str]] = []
         while waiting or not self.over.is_set():
-            while len(waiting) < IN_A_ROW and not self.over.is_set():
+            while len(waiting) < PIPELINED_MESSAGES and not self.over.is_set():
                 count += 1
-                waiting.append((f"message {number}-{count}.", chance.choice([*KEYS, *KEYS, RESET])))
+                waiting.append((f"message {number}-{count}.", chance.choice([*KEYS, *KEYS, RESET_KEY])))
             waiting = self._attempt(waiting)
 
     def _attempt(self, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Send them in a row on one connection; those that have no answer yet."""
+        """Send messages on one connection without waiting between them; returns those without an answer."""
         left = dict(enumerate(messages))
         with suppress(OSError), self.daemon.connect() as wire:
             for number, (text, key) in left.items():
@@ -107,13 +108,13 @@ class Load:
                 wire.send({"jsonrpc": "2.0", "id": number, "method": "chat.send", "params": params})
             while left:
                 self._take(wire.receive(), left)
-            # Not more than the daemon can live: some of them wait, and who waits for them is cut off, too.
+            # Wait for a run before sending more, so that restarts also cut off waiting clients.
             wire.ask("agent.wait", runId=self.accepted[messages[0][0]], timeoutMs=5000)
         return list(left.values())
 
     def _take(self, answer: dict[str, Any], left: dict[int, tuple[str, str]]) -> None:
         if "error" in answer:
-            # -32008: it is stopping, the message is sent again. Everything else is a fault.
+            # -32008: the daemon is stopping, the message is sent again. Any other error is a fault.
             if answer["error"]["code"] == -32008:
                 raise ConnectionError
             self.faults.append(str(answer["error"]))
@@ -121,13 +122,13 @@ class Load:
         run_id = answer["result"]["runId"] if "result" in answer else ""
         if self.accepted.setdefault(text, run_id) != run_id:
             self.faults.append(f"{text} has two runs")
-        self.where[text] = key
+        self.keys[text] = key
 
     def _reset(self) -> None:
         while not self.over.is_set():
             with suppress(OSError), self.daemon.connect() as wire:
                 while not self.over.wait(0.2):
-                    wire.ask("sessions.reset", key=RESET)
+                    wire.ask("sessions.reset", key=RESET_KEY)
 
 
 @pytest.fixture
@@ -139,27 +140,27 @@ def daemon(tmp_path: Path) -> Iterator[HeldSocketDaemon]:
     made.listening.close()
 
 
-def test_restarts_under_load_lose_and_double_nothing(daemon: HeldSocketDaemon) -> None:
-    daemon.again(CONFIG)
-    for key in (*KEYS, RESET):
+def test_restarts_under_load_neither_lose_nor_repeat_messages(daemon: HeldSocketDaemon) -> None:
+    daemon.start_with_socket(CONFIG)
+    for key in (*KEYS, RESET_KEY):
         daemon.call("sessions.create", key=key)
     with Load(daemon) as load:
         for number in range(RESTARTS):
-            wanted = len(load.accepted) + BETWEEN
+            wanted = len(load.accepted) + MESSAGES_BETWEEN_RESTARTS
             daemon.wait_for(lambda wanted=wanted: len(load.accepted) >= wanted or load.faults, "nothing is accepted")
             if number % 2:
                 daemon.kill()
             else:
                 assert daemon.stop() == 0, daemon.log.read_text()
-            daemon.again()
+            daemon.start_with_socket()
     assert load.faults == []
     with daemon.connect() as wire:
         for number, (text, run_id) in enumerate(reversed(load.accepted.items())):
             ended = wire.call("agent.wait", runId=run_id, timeoutMs=PATIENCE_S * 1000)
             assert ended["status"] in FINAL, (text, ended)
-            # A session remembers a thousand keys.
+            # A session remembers only a thousand keys, so not every message is repeated.
             if number < 300:
-                again = wire.call("chat.send", sessionKey=load.where[text], message=text, idempotencyKey=text)
+                again = wire.call("chat.send", sessionKey=load.keys[text], message=text, idempotencyKey=text)
                 assert again["runId"] == run_id, (text, again)
     assert daemon.stop() == 0
     check_transcripts(daemon, load)
@@ -175,12 +176,12 @@ def check_transcripts(daemon: HeldSocketDaemon, load: Load) -> None:
                 steps.setdefault(record["data"]["runId"], []).append(record["data"]["status"])
             elif record.get("type") == "message" and record["message"]["role"] == "user":
                 messages[str(record["message"]["content"])] += 1
-    assert len(load.accepted) >= RESTARTS * BETWEEN
+    assert len(load.accepted) >= RESTARTS * MESSAGES_BETWEEN_RESTARTS
     for text, run_id in load.accepted.items():
         found = steps[run_id]
         assert found[0] == "accepted" and found.count("accepted") == 1, (text, found)
         assert found[-1] in FINAL and sum(status in FINAL for status in found) == 1, (text, found)
         assert found.count("running") == messages[text] <= 1, (text, found, messages[text])
-        # Only a reset ends what has not begun.
-        assert messages[text] or (load.where[text] == RESET and found[-1] == "aborted"), (text, found)
+        # Only a reset ends a run that has not begun.
+        assert messages[text] or (load.keys[text] == RESET_KEY and found[-1] == "aborted"), (text, found)
     assert set(messages) <= set(load.accepted)

@@ -1,4 +1,4 @@
-"""Spawns as their users meet them: real agents in real sandboxes, a daemon killed at every step, and who is told."""
+"""Spawns as their users see them: real agents in real sandboxes, a killed daemon, and announcements."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.system
 
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs")
-# Seen inside a sandbox and outside alike.
+# A path that exists inside a sandbox as well as outside.
 PYTHON = "/usr/bin/python3"
 NO_FILE = "No such file or directory"
 READ_ONLY = "Read-only file system"
 
-# What an agent finds out about where it is: its answer is this, as JSON.
+# The program of a sandboxed agent: it tries to read, write and call, and its reply is the outcomes as JSON.
 PROBE = """
 import json, os, socket, sys
-asked = sys.stdin.read().splitlines()[-1].split()
-def tried(action):
+words = sys.stdin.read().splitlines()[-1].split()
+def attempt(action):
     try:
         return action()
     except OSError as error:
@@ -54,7 +54,7 @@ def write(path):
     with open(path, 'w') as file:
         file.write('x')
     return 'written'
-store, run, home, other = asked
+store, run, home, other = words
 folder = '.openclaw/attachments'
 mine = os.path.join(folder, sorted(os.listdir(folder))[0])
 token = open(os.environ['SESSIOND_TOKEN_FILE']).read().strip()
@@ -64,14 +64,14 @@ answers = call(os.environ['SESSIOND_SOCKET'], hello, ('ping', {}), ('sessions_li
 print(json.dumps({
     'read': open(os.path.join(mine, 'notes.txt')).read(),
     'read where it is mounted': open('/mnt/files/notes.txt').read(),
-    'write': tried(lambda: write(os.path.join(mine, 'notes.txt'))),
-    'write where it is mounted': tried(lambda: write('/mnt/files/new')),
+    'write': attempt(lambda: write(os.path.join(mine, 'notes.txt'))),
+    'write where it is mounted': attempt(lambda: write('/mnt/files/new')),
     'folders of attachments': len(os.listdir(folder)),
-    'the other one': tried(lambda: os.listdir(os.path.join(folder, other))),
-    'transcripts': tried(lambda: os.listdir(store + '/agents/boxed/sessions')),
-    'keys': tried(lambda: os.listdir(store + '/keys')),
-    'sessiond.sock': tried(lambda: call(run + '/sessiond.sock', ('ping', {}))),
-    'home': tried(lambda: os.listdir(home)),
+    'the other one': attempt(lambda: os.listdir(os.path.join(folder, other))),
+    'transcripts': attempt(lambda: os.listdir(store + '/agents/sandboxed/sessions')),
+    'keys': attempt(lambda: os.listdir(store + '/keys')),
+    'sessiond.sock': attempt(lambda: call(run + '/sessiond.sock', ('ping', {}))),
+    'home': attempt(lambda: os.listdir(home)),
     'caller': {name: answers[0]['caller'][name] for name in ('sandboxed', 'scopes')},
     'calls': answers[1:],
     'key': answers[0]['caller']['sessionKey'] == os.environ['SESSIOND_SESSION_KEY'],
@@ -79,8 +79,8 @@ print(json.dumps({
 """
 
 
-def boxed(*, sandbox: str = "", more: str = "") -> str:
-    """A configuration: `main` echoes, and its sub-agents of the agent `boxed` are the probe in a sandbox."""
+def sandbox_config(*, sandbox: str = "", more: str = "") -> str:
+    """A configuration: `main` echoes, and its sub-agents of the agent `sandboxed` run the probe in a sandbox."""
     command = json.dumps([PYTHON, "-I", "-c", PROBE])
     return f"""
 [agents.defaults.subagents]
@@ -94,7 +94,7 @@ runtime = {{ type = "echo" }}
 subagents = {{ allowAgents = ["*"] }}
 
 [[agents.list]]
-id = "boxed"
+id = "sandboxed"
 runtime = {{ type = "exec", command = {command} }}
 sandbox = {{ mode = "all"{sandbox} }}
 {more}
@@ -103,19 +103,19 @@ sandbox = {{ mode = "all"{sandbox} }}
 
 @pytest.fixture(scope="module")
 def no_sandbox() -> str | None:
-    """Why there is none here, if there is none."""
+    """Why no sandbox can be used on this machine; None if one can."""
     return trio.run(Bubblewrap(private=()).find_problem)
 
 
 class NobodysDaemon(Daemon):
-    """The daemon as an ordinary user, started and asked by root."""
+    """The daemon as an ordinary user, started and called by root."""
 
     def command(self, *extra: str) -> list[str]:
-        # The interpreter of the tests may lie where only root can look; the system's can use the same packages.
+        # The interpreter of the tests may be where only root can read; the system's can use the same packages.
         return [*AS_NOBODY, PYTHON, *super().command(*extra)[1:]]
 
     def connect(self, path: Path | None = None) -> Wire:
-        os.seteuid(NOBODY)  # the owner is who the kernel says opened the connection
+        os.seteuid(NOBODY)  # the daemon asks the kernel for the user who opened the connection
         try:
             return super().connect(path)
         finally:
@@ -124,7 +124,7 @@ class NobodysDaemon(Daemon):
 
 @pytest.fixture(params=["as the tests' user", "as an ordinary user"])
 def users_daemon(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Daemon]:
-    """A daemon of the user of the tests, or of nobody where that is root; not started yet."""
+    """A daemon as the user of the tests, or as `nobody` if that is root; not started yet."""
     if request.param == "as the tests' user":
         yield daemon
         return
@@ -135,7 +135,7 @@ def users_daemon(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Dae
     probe = [*AS_NOBODY, PYTHON, "-c", "import sessiond.daemon.lifecycle, trio, msgspec, cbor2, cryptography"]
     if subprocess.run(probe, env={"PYTHONPATH": python_path}, capture_output=True, check=False).returncode != 0:
         pytest.skip("no interpreter here can run the daemon as an ordinary user")
-    # Not below pytest's own folder, which nobody but its user may pass.
+    # Not below pytest's own folder, which only its user may enter.
     with tempfile.TemporaryDirectory(prefix="sessiond-nobody-") as name:
         made = NobodysDaemon(Path(name))
         made.environ["PYTHONPATH"] = python_path
@@ -150,18 +150,18 @@ def users_daemon(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Dae
                 made.process.wait()
 
 
-def test_an_agent_in_its_sandbox_has_its_files_its_socket_and_nothing_else(
-    users_daemon: Daemon, no_sandbox: str | None
-) -> None:
+def test_a_sandboxed_agent_reaches_its_files_and_its_socket_only(users_daemon: Daemon, no_sandbox: str | None) -> None:
     if no_sandbox is not None:
         pytest.skip(no_sandbox)
-    daemon = users_daemon.start(boxed())
-    other = daemon.call("sessions_spawn", task="x", agentId="boxed", attachments=[{"name": "secret", "content": "s"}])
+    daemon = users_daemon.start(sandbox_config())
+    other = daemon.call(
+        "sessions_spawn", task="x", agentId="sandboxed", attachments=[{"name": "secret", "content": "s"}]
+    )
     other_id = other["childSessionKey"].rpartition(":")[2]
     task = f"{daemon.store} {daemon.run} {daemon.folder} {other_id}"
     files = [{"name": "notes.txt", "content": "from afar"}]
-    asked = {"agentId": "boxed", "sandbox": "require", "attachAs": {"mountPath": "/mnt/files"}}
-    spawned = daemon.call("sessions_spawn", task=task, attachments=files, **asked)
+    params = {"agentId": "sandboxed", "sandbox": "require", "attachAs": {"mountPath": "/mnt/files"}}
+    spawned = daemon.call("sessions_spawn", task=task, attachments=files, **params)
     text = wait_for_announcement(daemon, spawned["childSessionKey"])
     status, result, *_ = text.splitlines()
     assert status == "Status: ok", text
@@ -175,10 +175,10 @@ def test_an_agent_in_its_sandbox_has_its_files_its_socket_and_nothing_else(
         "transcripts": NO_FILE,
         "keys": NO_FILE,
         "sessiond.sock": NO_FILE,
-        # The way to the workspace, which lies in the store here; not the configuration and the log beside it.
+        # The store is the path to the workspace; the configuration and the log beside it are hidden.
         "home": ["store"],
         "caller": {"sandboxed": True, "scopes": []},
-        # ping is anybody's; the session tools are not a sub-agent's.
+        # Everybody may ping; a sub-agent may not use the session tools.
         "calls": [{}, -32003, -32003, -32003],
         "key": True,
     }
@@ -195,12 +195,12 @@ except MemoryError:
 """
 
 
-def test_limits_of_memory_hold_in_the_sandbox(daemon: Daemon, no_sandbox: str | None) -> None:
+def test_the_memory_limit_of_a_sandbox_holds(daemon: Daemon, no_sandbox: str | None) -> None:
     if no_sandbox is not None:
         pytest.skip(no_sandbox)
-    config = boxed(sandbox=f", memoryMaxBytes = {256 << 20}").replace(json.dumps(PROBE), json.dumps(LIMITED))
+    config = sandbox_config(sandbox=f", memoryMaxBytes = {256 << 20}").replace(json.dumps(PROBE), json.dumps(LIMITED))
     daemon.start(config)
-    spawned = daemon.call("sessions_spawn", task="x", agentId="boxed")
+    spawned = daemon.call("sessions_spawn", task="x", agentId="sandboxed")
     assert "\nResult: not so much\n" in wait_for_announcement(daemon, spawned["childSessionKey"])
 
 
@@ -232,36 +232,39 @@ def test_the_network_is_shared_with_a_sandbox_unless_the_configuration_says_othe
     """With the files by which a program finds the addresses of names. Source: security.md, "The sandbox"."""
     if no_sandbox is not None:
         pytest.skip(no_sandbox)
-    daemon.start(boxed(sandbox=sandbox).replace(json.dumps(PROBE), json.dumps(NETWORKED)))
+    daemon.start(sandbox_config(sandbox=sandbox).replace(json.dumps(PROBE), json.dumps(NETWORKED)))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        spawned = daemon.call("sessions_spawn", task=str(server.getsockname()[1]), agentId="boxed")
+        spawned = daemon.call("sessions_spawn", task=str(server.getsockname()[1]), agentId="sandboxed")
         text = wait_for_announcement(daemon, spawned["childSessionKey"])
     files = [Path("/etc", name) for name in ("hosts", "nsswitch.conf", "resolv.conf")]
     sizes = [str(len(file.read_text())) if file.exists() else "none" for file in files]
     assert f"\nResult: {' '.join([expected, *sizes])}\n" in text
 
 
-def test_a_sandbox_that_cannot_be_had_is_an_error_and_never_a_run_without_one(daemon: Daemon, tmp_path: Path) -> None:
-    # A PATH with nothing in it but what the daemon itself needs: no bwrap.
+def test_a_run_whose_required_sandbox_is_missing_fails_and_does_not_start(daemon: Daemon, tmp_path: Path) -> None:
+    # An empty PATH: there is no bwrap.
     (tmp_path / "bin").mkdir()
     daemon.environ["PATH"] = str(tmp_path / "bin")
     marker = tmp_path / "ran"
     command = json.dumps([PYTHON, "-c", f"open({str(marker)!r}, 'w')"])
-    daemon.start(boxed().replace(json.dumps([PYTHON, "-I", "-c", PROBE]), command))
-    spawned = daemon.call("sessions_spawn", task="x", agentId="boxed", sandbox="require")
+    daemon.start(sandbox_config().replace(json.dumps([PYTHON, "-I", "-c", PROBE]), command))
+    spawned = daemon.call("sessions_spawn", task="x", agentId="sandboxed", sandbox="require")
     text = wait_for_announcement(daemon, spawned["childSessionKey"])
     assert text.startswith("Status: error: this run needs a sandbox, and there is none: bubblewrap (bwrap) is not")
     assert not marker.exists()
 
 
-def test_an_agent_that_cannot_be_started_is_announced(daemon: Daemon) -> None:
-    config = boxed() + '\n[[agents.list]]\nid = "lost"\nruntime = { type = "exec", command = ["no-such-program"] }\n'
+def test_the_error_of_an_agent_that_cannot_be_started_is_announced(daemon: Daemon) -> None:
+    config = (
+        sandbox_config()
+        + '\n[[agents.list]]\nid = "lost"\nruntime = { type = "exec", command = ["no-such-program"] }\n'
+    )
     daemon.start(config)
     spawned = daemon.call("sessions_spawn", task="x", agentId="lost")
     assert wait_for_announcement(daemon, spawned["childSessionKey"]).startswith("Status: error: ")
 
 
-OPENED = """
+TOOL_CALLER = """
 import json, os, socket, sys
 sys.stdin.read()
 token = open(os.environ['SESSIOND_TOKEN_FILE']).read().strip()
@@ -294,12 +297,12 @@ print(json.dumps(answers))
         (["sessions_list", "sessions_history"], ["ok", "ok", "ok", -32003, -32003, -32003]),
     ],
 )
-def test_a_sub_agent_has_the_session_tools_that_the_configuration_opens(
+def test_a_sub_agent_may_use_exactly_the_session_tools_that_the_configuration_allows(
     daemon: Daemon, allow: list[str], answers: list[Any]
 ) -> None:
-    command = json.dumps([sys.executable, "-c", OPENED])
+    command = json.dumps([sys.executable, "-c", TOOL_CALLER])
     daemon.start(
-        boxed() + f'\n[[agents.list]]\nid = "free"\nruntime = {{ type = "exec", command = {command} }}\n'
+        sandbox_config() + f'\n[[agents.list]]\nid = "free"\nruntime = {{ type = "exec", command = {command} }}\n'
         f"\n[tools.subagents.tools]\nallow = {json.dumps(allow)}\n"
     )
     spawned = daemon.call("sessions_spawn", task="x", agentId="free")
@@ -307,8 +310,8 @@ def test_a_sub_agent_has_the_session_tools_that_the_configuration_opens(
     assert json.loads(text.splitlines()[1].removeprefix("Result: ")) == answers, text
 
 
-def test_followers_learn_of_the_child_and_of_its_announcement(daemon: Daemon) -> None:
-    daemon.start(boxed())
+def test_subscribers_get_events_of_the_child_and_of_its_announcement(daemon: Daemon) -> None:
+    daemon.start(sandbox_config())
     with daemon.connect() as wire:
         wire.call("sessions.subscribe")
         child = wire.call("sessions_spawn", task="x", label="helper")["childSessionKey"]
@@ -324,8 +327,8 @@ def test_followers_learn_of_the_child_and_of_its_announcement(daemon: Daemon) ->
         assert message["message"]["provenance"]["sourceSessionKey"] == child
 
 
-def test_the_command_line_shows_the_receipt_and_waits_for_the_reply(daemon: Daemon, tmp_path: Path) -> None:
-    daemon.start(boxed())
+def test_the_spawn_command_shows_the_attached_files_and_waits_for_the_reply(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(sandbox_config())
     (tmp_path / "poem.txt").write_text("truth")
     shown = daemon.cli("spawn", "--attach", str(tmp_path / "poem.txt"), "--wait", "read it")
     assert (shown.returncode, shown.stdout) == (0, "read it\n")
@@ -341,7 +344,7 @@ SLOW = """
 import os, sys, time
 task = sys.stdin.read().split()[-1]
 if task != 'quick':
-    # Nobody makes the file where the test run was killed.
+    # The deadline ends this program if the test run was killed and nobody creates the file.
     deadline = time.monotonic() + 180
     while not os.path.exists(task) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -349,8 +352,8 @@ print('done')
 """
 
 
-def afterwards(more: str = "") -> str:
-    """`main`, whose sub-agents of `slow` end when a file is there that their task names."""
+def slow_child_config(more: str = "") -> str:
+    """A configuration: sub-agents of the agent `slow` end when the file that their task names exists."""
     command = json.dumps([sys.executable, "-c", SLOW])
     return f"""
 [agents.defaults.subagents]
@@ -370,8 +373,8 @@ runtime = {{ type = "exec", command = {command} }}
 """
 
 
-def test_children_to_be_deleted_go_to_the_archive_and_their_files_away(daemon: Daemon) -> None:
-    daemon.start(afterwards())
+def test_children_with_cleanup_delete_are_archived_and_their_attachments_removed(daemon: Daemon) -> None:
+    daemon.start(slow_child_config())
     got = {
         cleanup: daemon.call("sessions_spawn", task="quick", agentId="slow", cleanup=cleanup, attachments=FILES)
         for cleanup in ("delete", "keep")
@@ -379,36 +382,36 @@ def test_children_to_be_deleted_go_to_the_archive_and_their_files_away(daemon: D
     texts = {cleanup: wait_for_announcement(daemon, one["childSessionKey"]) for cleanup, one in got.items()}
     sessions = daemon.store / "agents/slow/sessions"
     daemon.wait_for(lambda: len(list((sessions / "archive").glob("*.jsonl"))) == 1, "the child is not archived")
-    # The file moves first; the list knows a moment later.
-    gone = got["delete"]["childSessionKey"]
-    daemon.wait_for(lambda: gone not in {row["key"] for row in daemon.rows()}, "the child stays in the list")
+    # The file moves first; the list changes a moment later.
+    deleted = got["delete"]["childSessionKey"]
+    daemon.wait_for(lambda: deleted not in {row["key"] for row in daemon.rows()}, "the child stays in the list")
     assert got["keep"]["childSessionKey"] in {row["key"] for row in daemon.rows()}
     attachments = daemon.store / "agents/slow/workspace/.openclaw/attachments"
     daemon.wait_for(lambda: list(attachments.iterdir()) == [], "attachments stay")
-    # What the announcement says of the transcript holds for both.
+    # The path of the transcript in the announcement exists for both.
     for text in texts.values():
         assert Path(text.rpartition("• transcript ")[2]).exists()
-    # The parent's row names the children that are there.
+    # The parent's row names only the children that are not archived.
     [main] = [row for row in daemon.rows() if row["key"] == "main"]
     assert main["childSessions"] == [got["keep"]["childSessionKey"]]
 
 
-def test_attachments_stay_with_a_kept_child_where_they_are_retained(daemon: Daemon) -> None:
-    daemon.start(afterwards() + "\n[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n")
+def test_retain_on_session_keep_keeps_the_attachments_of_a_kept_child(daemon: Daemon) -> None:
+    daemon.start(slow_child_config() + "\n[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n")
     kept = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES)
-    gone = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES, cleanup="delete")
-    for one in (kept, gone):
+    deleted = daemon.call("sessions_spawn", task="quick", agentId="slow", attachments=FILES, cleanup="delete")
+    for one in (kept, deleted):
         wait_for_announcement(daemon, one["childSessionKey"])
     workspace = daemon.store / "agents/slow/workspace"
-    daemon.wait_for(lambda: not (workspace / gone["attachments"]["relDir"]).exists(), "attachments stay")
+    daemon.wait_for(lambda: not (workspace / deleted["attachments"]["relDir"]).exists(), "attachments stay")
     assert (workspace / kept["attachments"]["relDir"] / "a").exists()
 
 
-def test_a_child_at_work_is_not_archived_however_long_it_takes(daemon: Daemon, tmp_path: Path) -> None:
-    daemon.start(afterwards())
+def test_a_child_is_not_archived_while_its_run_goes_on(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(slow_child_config())
     gate = tmp_path / "gate"
     child = daemon.call("sessions_spawn", task=str(gate), agentId="slow", cleanup="delete")["childSessionKey"]
-    # As long as three times archiveAfterMinutes, seen from outside: other children come and go meanwhile.
+    # Wait three times archiveAfterMinutes, while another child ends and is archived.
     quick = daemon.call("sessions_spawn", task="quick", agentId="slow", cleanup="delete")["childSessionKey"]
     wait_for_announcement(daemon, quick)
     started = time.monotonic()
@@ -419,20 +422,20 @@ def test_a_child_at_work_is_not_archived_however_long_it_takes(daemon: Daemon, t
     daemon.wait_for(lambda: child not in {row["key"] for row in daemon.rows()}, "the child is not archived")
 
 
-def test_a_run_timeout_ends_the_child_and_says_so(daemon: Daemon, tmp_path: Path) -> None:
-    daemon.start(afterwards("runTimeoutSeconds = 0.3"))
+def test_a_run_timeout_ends_the_child_and_is_announced(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start(slow_child_config("runTimeoutSeconds = 0.3"))
     never = str(tmp_path / "never")
     by_default = daemon.call("sessions_spawn", task=never, agentId="slow")
-    asked = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0.2)
+    by_param = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0.2)
     unbounded = daemon.call("sessions_spawn", task=never, agentId="slow", runTimeoutSeconds=0)
-    for one in (by_default, asked):
+    for one in (by_default, by_param):
         assert wait_for_announcement(daemon, one["childSessionKey"]).startswith("Status: timeout\n")
     ended = daemon.call("agent.wait", runId=unbounded["runId"], timeoutMs=1)
     assert ended["status"] == "running"
 
 
 def test_a_child_cut_off_by_a_crash_is_announced_as_interrupted_once(daemon: Daemon, tmp_path: Path) -> None:
-    daemon.start(afterwards())
+    daemon.start(slow_child_config())
     spawned = daemon.call("sessions_spawn", task=str(tmp_path / "never"), agentId="slow", attachments=FILES)
     child = spawned["childSessionKey"]
     for _ in range(2):
@@ -452,12 +455,12 @@ def test_the_demo_shows_a_spawn_with_a_file_and_its_announcement(daemon: Daemon)
 
 
 class Adapter:
-    """The adapter of a channel with threads: answers what it is asked, and keeps what it was given."""
+    """The adapter of a channel with threads: answers all requests, and keeps them."""
 
     def __init__(self, daemon: Daemon, channel: str) -> None:
         self.wire = daemon.connect()
         self.wire.call("channels.attach", channel=channel, threads=True)
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -472,27 +475,27 @@ class Adapter:
                 message = self.wire.receive()
             except (OSError, ValueError):
                 return
-            self.asked.append((message["method"], message["params"]))
+            self.requests.append((message["method"], message["params"]))
             result = {"threadId": "t-9"} if message["method"] == "channel.bindThread" else {}
             self.wire.send({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
     def texts(self) -> list[str]:
-        return [params["text"] for method, params in self.asked if method == "channel.deliver"]
+        return [params["text"] for method, params in self.requests if method == "channel.deliver"]
 
 
 GROUP = "agent:main:telegram:group:-100123"
 
 
-def group_requester(daemon: Daemon) -> str:
-    """A token that speaks for a group's session."""
+def mint_group_token(daemon: Daemon) -> str:
+    """Create a group's session; returns a token for it."""
     daemon.call("sessions.create", key=GROUP)
     token: str = daemon.call("tokens.mint", sessionKey=GROUP, scopes=["spawn", "send", "read", "list"])["token"]
     return token
 
 
-def test_a_child_is_bound_to_a_thread_and_later_messages_in_it_go_there(daemon: Daemon) -> None:
-    daemon.start(boxed())
-    token = group_requester(daemon)
+def test_a_child_bound_to_a_thread_takes_later_messages_from_it(daemon: Daemon) -> None:
+    daemon.start(sandbox_config())
+    token = mint_group_token(daemon)
     with daemon.connect() as wire:
         wire.call("initialize", protocol=1, client={"name": "test", "version": "1"}, token=token)
         refused = wire.ask("sessions_spawn", task="x", thread=True)
@@ -501,10 +504,10 @@ def test_a_child_is_bound_to_a_thread_and_later_messages_in_it_go_there(daemon: 
         got = wire.call("sessions_spawn", task="talk to me", thread=True, label="helper", cleanup="delete")
     child = got["childSessionKey"]
     assert got["mode"] == "session"
-    assert adapter.asked[0] == ("channel.bindThread", {"sessionKey": child, "label": "helper", "to": "-100123"})
+    assert adapter.requests[0] == ("channel.bindThread", {"sessionKey": child, "label": "helper", "to": "-100123"})
     assert wait_for_announcement(daemon, child, GROUP).startswith("Status: ok\nResult: talk to me\n")
     daemon.wait_for(lambda: len(adapter.texts()) == 1, "the announcement does not reach the channel")
-    # It stays open for what the adapter hears in the thread, also after a restart.
+    # The child's session stays open for messages of the thread, also after a restart.
     assert daemon.reply(child, "and now?")["reply"] == "and now?"
     adapter.close()
     daemon.kill()
@@ -514,9 +517,9 @@ def test_a_child_is_bound_to_a_thread_and_later_messages_in_it_go_there(daemon: 
     assert row["deliveryContext"] == {"channel": "telegram", "to": "-100123", "threadId": "t-9"}
 
 
-def test_the_announcement_reaches_the_requesters_channel_once_whoever_dies(daemon: Daemon) -> None:
-    daemon.start(boxed())
-    token = group_requester(daemon)
+def test_the_announcement_reaches_the_requesters_channel_once_over_restarts(daemon: Daemon) -> None:
+    daemon.start(sandbox_config())
+    token = mint_group_token(daemon)
     with daemon.connect() as wire:
         wire.call("initialize", protocol=1, client={"name": "test", "version": "1"}, token=token)
         child = wire.call("sessions_spawn", task="x")["childSessionKey"]

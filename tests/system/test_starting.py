@@ -1,4 +1,4 @@
-"""What a person meets who asks a daemon that is not there yet, or that a bad configuration keeps away."""
+"""Commands while the daemon is starting, not running, or kept from starting by a bad configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_command_waits_for_a_daemon_that_is_reading_the_store(daemon: Daemon) 
     assert not (daemon.run / "starting").exists()
 
 
-def test_one_that_was_killed_while_it_started_is_not_waited_for(daemon: Daemon) -> None:
+def test_a_command_does_not_wait_for_a_daemon_killed_while_it_started(daemon: Daemon) -> None:
     daemon.run.mkdir(mode=0o700)
     with subprocess.Popen([sys.executable, "-c", "pass  # sessiond"]) as gone:
         pass
@@ -42,7 +42,7 @@ def test_one_that_was_killed_while_it_started_is_not_waited_for(daemon: Daemon) 
     assert (done.returncode, done.stderr.count("is starting")) == (3, 0)
 
 
-def test_whoever_just_started_it_can_wait(daemon: Daemon) -> None:
+def test_status_wait_waits_for_the_daemon(daemon: Daemon) -> None:
     done = daemon.cli("status", "--wait", "0")
     assert done.returncode == 3
     script = f"{sys.executable} -m sessiond serve & {sys.executable} -m sessiond status --wait 30; kill $!"
@@ -51,7 +51,7 @@ def test_whoever_just_started_it_can_wait(daemon: Daemon) -> None:
     assert "running for" in shell.stdout, shell.stderr
 
 
-def test_a_configuration_that_keeps_it_from_starting_is_told(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_command_names_the_configuration_error_that_prevents_the_start(daemon: Daemon, tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("[agnets]\n")
     done = daemon.cli("list", env={**daemon.environ, "SESSIOND_CONFIG": str(bad)})
@@ -59,7 +59,7 @@ def test_a_configuration_that_keeps_it_from_starting_is_told(daemon: Daemon, tmp
     assert "bad.toml:1" in done.stderr and "agents" in done.stderr
 
 
-def test_a_reload_that_was_refused_is_told_until_one_is_taken(daemon: Daemon) -> None:
+def test_a_refused_reload_is_reported_until_one_succeeds(daemon: Daemon) -> None:
     daemon.start("")
     assert daemon.process is not None
     daemon.config.write_text("[agnets]\n")

@@ -1,7 +1,7 @@
-"""The store is broken off at every call that matters, and each of these calls fails once: nothing acknowledged is lost.
+"""The store is killed before each important system call, or the call fails: nothing that was acknowledged is lost.
 
-strace breaks off a process before its n-th call of a kind, or has that call fail (`inject=`). Every n is
-tried, until one comes that the short life in `store_steps.py` does not reach. A plain skip where strace cannot trace.
+strace kills a process before its n-th call of a kind, or makes that call fail (`inject=`). Every n is tested until the
+steps in `store_steps.py` make no n-th call. Skipped if strace cannot trace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from support.store_checks import check, look
 pytestmark = pytest.mark.system
 
 STEPS = Path(store_steps.__file__)
-LIVED = 11
+# The outcomes of all steps.
+OUTCOMES = 11
 
 
 def can_trace() -> bool:
@@ -41,8 +42,8 @@ def can_trace() -> bool:
 needs_strace = pytest.mark.skipif(not can_trace(), reason="strace is not there or may not trace")
 
 
-def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dict[str, Any]]:
-    """What every life acknowledged whose n-th call met the fault; the last one did not get so far."""
+def run_with_faults(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dict[str, Any]]:
+    """The result of the steps with the fault at each n-th call; in the last one there was no n-th call."""
     done = subprocess.run(
         [
             *("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={syscall}"),
@@ -55,7 +56,7 @@ def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dic
         check=True,
     )
     found: list[dict[str, Any]] = json.loads(done.stdout)
-    assert len(found[-1]["told"]) == LIVED and not found[-1]["killed"]
+    assert len(found[-1]["told"]) == OUTCOMES and not found[-1]["killed"]
     return found
 
 
@@ -74,11 +75,11 @@ def lives(tmp_path: Path, syscall: str, fault: str, when: int = 300) -> list[dic
         3,
     ),
 )
-def test_a_kill_before_any_call_loses_nothing_acknowledged(tmp_path, syscall, when, at_least):
-    all_lives = lives(tmp_path, syscall, "signal=KILL", when)
-    assert len(all_lives) > at_least
-    for life in all_lives:
-        check(life, killed=life["killed"])
+def test_a_kill_before_any_system_call_loses_nothing_acknowledged(tmp_path, syscall, when, at_least):
+    results = run_with_faults(tmp_path, syscall, "signal=KILL", when)
+    assert len(results) > at_least
+    for result in results:
+        check(result, killed=result["killed"])
 
 
 @needs_strace
@@ -96,13 +97,13 @@ def test_a_kill_before_any_call_loses_nothing_acknowledged(tmp_path, syscall, wh
         3,
     ),
 )
-def test_a_call_that_fails_is_an_error_to_its_caller_and_no_record(tmp_path, syscall, error, at_least):
-    all_lives = lives(tmp_path, syscall, f"error={error}")
-    assert len(all_lives) > at_least
-    for life in all_lives:
-        assert not life["killed"]
-        check(life, killed=False)
-    failed = {tuple(what) for life in all_lives for what in life["told"] if what[0] in ("failed", "refused")}
+def test_a_failed_system_call_is_an_error_to_the_caller_and_leaves_no_record(tmp_path, syscall, error, at_least):
+    results = run_with_faults(tmp_path, syscall, f"error={error}")
+    assert len(results) > at_least
+    for result in results:
+        assert not result["killed"]
+        check(result, killed=False)
+    failed = {tuple(what) for result in results for what in result["told"] if what[0] in ("failed", "refused")}
     assert failed
 
 
@@ -116,17 +117,17 @@ from sessiond.errors import StorageError
 
 async def main(path):
     ballast = path / "ballast"
-    said, refused = [], []
+    written, refused = [], []
     async with steps.open_inline(path / "store") as store:
         session, _ = await store.create("agent:main:main", "main")
         ballast.write_bytes(b"x" * 20_000)
         for number in range(200):
             try:
                 await store.append(session, [steps.user_message(f"{number} " + "x" * 700)])
-                said.append(f"{number} " + "x" * 700)
+                written.append(f"{number} " + "x" * 700)
             except StorageError as error:
                 refused.append(error.data["reason"])
-        assert said and refused and set(refused) == {"No space left on device"}, (len(said), set(refused))
+        assert written and refused and set(refused) == {"No space left on device"}, (len(written), set(refused))
         folder, = store.dirty_folders()
         try:
             await store.save(folder)
@@ -135,18 +136,18 @@ async def main(path):
         ballast.unlink()
         for number in range(5):
             await store.append(session, [steps.user_message(f"room again {number}")])
-            said.append(f"room again {number}")
+            written.append(f"room again {number}")
         await store.save(folder)
     async with steps.open_inline(path / "store") as store:
         session = store.catalog.by_key["agent:main:main"]
-        assert texts(store, session) == said
+        assert texts(store, session) == written
     print("ok")
 
 trio.run(main, Path(sys.argv[1]))
 """
 
 
-def test_a_full_disk_refuses_and_the_store_goes_on_when_there_is_room_again(tmp_path):
+def test_a_full_disk_refuses_appends_and_the_store_goes_on_when_there_is_room_again(tmp_path):
     mount = 'mount -t tmpfs -o size=128k tmpfs "$1" 2>/dev/null || exit 77; exec "$2" -c "$3" "$1"'
     done = subprocess.run(
         ["unshare", "-Urm", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, _FULL],
@@ -173,14 +174,14 @@ def test_kills_at_any_moment_lose_nothing_acknowledged(tmp_path):
     acknowledged = json.loads(done.stdout)
     assert len(acknowledged) > kills
     found, rows = trio.run(look, tmp_path / "store")
-    (said,) = found.values()
-    assert len(said) == len(set(said))
-    assert set(acknowledged) <= set(said)
-    # What each appender said stands in the order in which it said it.
-    for appender in {text.split()[0] for text in said}:
-        own = [text for text in said if text.split()[0] == appender]
+    (written,) = found.values()
+    assert len(written) == len(set(written))
+    assert set(acknowledged) <= set(written)
+    # The messages of each appender are in the order in which it sent them.
+    for appender in {text.split()[0] for text in written}:
+        own = [text for text in written if text.split()[0] == appender]
         assert own == sorted(own)
     for index in (tmp_path / "store" / "agents").rglob("sessions.json"):
         index.unlink()
     assert trio.run(look, tmp_path / "store") == (found, rows)
-    assert {entry.message_count for entry, _ in rows.values()} == {len(said)}
+    assert {entry.message_count for entry, _ in rows.values()} == {len(written)}

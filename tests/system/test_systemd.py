@@ -1,4 +1,4 @@
-"""The user units, held against systemd itself, and run by a real `systemd --user` with the real daemon."""
+"""The user units, checked by `systemd-analyze` and run by a real `systemd --user` with the real daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ needs_analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 
 def analyze(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """With a program at the place that the unit names, as after `just install`."""
+    """Run systemd-analyze with a program at the path that the unit names, as after `just install`."""
     program = home / ".local/bin/sessiond"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
@@ -41,19 +41,19 @@ def analyze(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @needs_analyze
 def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
-    """It returns 0 for keys that it does not know; what it writes to stderr is what counts."""
+    """systemd-analyze returns 0 for unknown keys, so its stderr must be empty as well."""
     done = analyze(tmp_path, "--man=no", "verify", *map(str, UNITS))
     assert (done.stderr, done.returncode) == ("", 0)
 
 
 @needs_analyze
 def test_the_service_is_no_more_exposed_than_agents_and_bubblewrap_need(tmp_path: Path) -> None:
-    """1.0 is what a daemon could have that starts no agents; each point above it has its reason in the unit."""
+    """A daemon that starts no agents could reach 1.0; the unit gives the reason for each point above that."""
     done = analyze(tmp_path, "--offline=true", "--threshold=45", "security", str(UNITS[0]))
     assert (done.stderr, done.returncode) == ("", 0), done.stdout
 
 
-def test_every_wall_that_is_left_out_has_its_reason_in_the_unit() -> None:
+def test_the_unit_gives_a_reason_for_each_hardening_option_it_leaves_out() -> None:
     text = UNITS[0].read_text()
     reasons = text[text.index("# Left out, and why:") : text.index("[Install]")]
     for directive in (
@@ -81,7 +81,7 @@ class SystemdMachine:
         return self.systemd.run(str(HOME / ".local/bin/sessiond"), *words)
 
     def answer(self, *words: str) -> Any:
-        """What the command says with `--json`."""
+        """The output of the command with `--json`."""
         done = self.sessiond(*words, "--json")
         assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{self.systemd.log()}\n{self.log()}"
         return json.loads(done.stdout)
@@ -93,7 +93,7 @@ class SystemdMachine:
         return self.service("MainPID")["MainPID"]
 
     def configure(self, config: str = "", unit: str = "") -> None:
-        """Put both in place and start from nothing: sockets listen, the service waits for its first client."""
+        """Install both and restart: the sockets listen, the service waits for its first client."""
         self.systemctl("stop", SERVICE, "sessiond.socket", "sessiond-agent.socket")
         self.systemd.write(CONFIG, config)
         self.systemd.write(DROP_IN, f"[Service]\nStandardError=append:{HOME}/log\nRestartSec=50ms\n{unit}")
@@ -107,7 +107,7 @@ class SystemdMachine:
 
 
 def _program() -> str:
-    """This checkout with this Python. It cannot write beside the sources, so compiled code goes elsewhere."""
+    """A script that runs this checkout. The user cannot write beside the sources, so compiled code goes elsewhere."""
     return (
         "#!/bin/sh\n"
         f"export PYTHONPATH={ROOT} PYTHONPYCACHEPREFIX={HOME}/.cache/python\n"
@@ -117,7 +117,7 @@ def _program() -> str:
 
 @pytest.fixture(scope="module")
 def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd]:
-    reason = private_systemd.missing()
+    reason = private_systemd.find_problem()
     if reason is not None:
         pytest.skip(reason)
     exposed = [ROOT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent]
@@ -126,16 +126,18 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd
 
 
 @pytest.fixture(scope="module")
-def world(systemd: PrivateSystemd) -> SystemdMachine:
+def machine(systemd: PrivateSystemd) -> SystemdMachine:
     return SystemdMachine(systemd)
 
 
-def test_the_first_client_starts_the_daemon_and_is_answered(world: SystemdMachine) -> None:
-    world.configure()
-    modes = {path.name: stat.S_IMODE(world.systemd.path(path).stat().st_mode) for path in (OWNER, AGENT, OWNER.parent)}
+def test_the_first_client_starts_the_daemon_and_is_answered(machine: SystemdMachine) -> None:
+    machine.configure()
+    modes = {
+        path.name: stat.S_IMODE(machine.systemd.path(path).stat().st_mode) for path in (OWNER, AGENT, OWNER.parent)
+    }
     assert modes == {"sessiond.sock": 0o600, "agent.sock": 0o600, "sessiond": 0o700}
-    status = world.answer("status")
-    service = world.service("ActiveState", "SubState", "StatusText", "MainPID", "NRestarts", "Result")
+    status = machine.answer("status")
+    service = machine.service("ActiveState", "SubState", "StatusText", "MainPID", "NRestarts", "Result")
     assert service.pop("StatusText") != ""
     assert service == {
         "ActiveState": "active", "SubState": "running", "MainPID": str(status["pid"]), "NRestarts": "0",
@@ -144,9 +146,8 @@ def test_the_first_client_starts_the_daemon_and_is_answered(world: SystemdMachin
     assert status["store"] == str(HOME / ".local/state/sessiond")
 
 
-def test_both_sockets_of_systemd_are_served_each_as_what_it_is(world: SystemdMachine) -> None:
-    """The owner's asks for nothing, the agents' for a token."""
-    world.configure()
+def test_the_owners_socket_needs_no_token_and_the_agents_socket_does(machine: SystemdMachine) -> None:
+    machine.configure()
     request = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
     code = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
@@ -154,120 +155,122 @@ def test_both_sockets_of_systemd_are_served_each_as_what_it_is(world: SystemdMac
     )
     answers = {}
     for path in (OWNER, AGENT):
-        done = world.systemd.run(sys.executable, "-c", code, str(path))
+        done = machine.systemd.run(sys.executable, "-c", code, str(path))
         answers[path.name] = json.loads(done.stdout)
     assert answers["sessiond.sock"].keys() == {"jsonrpc", "id", "result"}
     assert answers["agent.sock"]["error"]["code"] == -32001
 
 
-def test_a_killed_daemon_comes_back_with_every_message_and_no_client_sees_an_error(world: SystemdMachine) -> None:
-    world.configure()
+def test_a_killed_daemon_is_restarted_with_every_message_and_no_client_sees_an_error(machine: SystemdMachine) -> None:
+    machine.configure()
     pids = set()
     for number in range(5):
-        world.answer("send", "main", f"message {number}")
-        pids.add(world.pid())
-        assert world.systemd.run("kill", "-9", world.pid()).returncode == 0
-        world.answer("status")  # while it is away: the socket stays with systemd
-    history = world.answer("history", "main")
-    said = [message["content"] for message in history["messages"] if message["role"] == "user"]
-    assert said == [f"message {number}" for number in range(5)]
+        machine.answer("send", "main", f"message {number}")
+        pids.add(machine.pid())
+        assert machine.systemd.run("kill", "-9", machine.pid()).returncode == 0
+        machine.answer("status")  # waits at the socket, which systemd keeps, until the daemon runs again
+    history = machine.answer("history", "main")
+    sent = [message["content"] for message in history["messages"] if message["role"] == "user"]
+    assert sent == [f"message {number}" for number in range(5)]
     assert len(pids) == 5
-    assert world.service("ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "5"}
+    assert machine.service("ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "5"}
 
 
-def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_its_successor_answers(world: SystemdMachine) -> None:
-    world.configure(unit="WatchdogSec=1\nTimeoutAbortSec=1\n")
-    first = world.answer("status")["pid"]
-    assert world.systemd.run("kill", "-STOP", str(first)).returncode == 0
-    second = world.answer("status")["pid"]
+def test_the_watchdog_restarts_a_daemon_that_hangs(machine: SystemdMachine) -> None:
+    machine.configure(unit="WatchdogSec=1\nTimeoutAbortSec=1\n")
+    first = machine.answer("status")["pid"]
+    assert machine.systemd.run("kill", "-STOP", str(first)).returncode == 0
+    second = machine.answer("status")["pid"]
     assert second != first
-    assert world.service("NRestarts") == {"NRestarts": "1"}
+    assert machine.service("NRestarts") == {"NRestarts": "1"}
 
 
-def test_an_idle_daemon_says_that_it_lives_at_half_the_watchdogs_time(world: SystemdMachine) -> None:
-    world.configure(unit="WatchdogSec=4\n")
-    world.answer("status")
-    pid = world.pid()
-    told: list[int] = []
+def test_an_idle_daemon_pings_the_watchdog_twice_per_watchdog_time(machine: SystemdMachine) -> None:
+    machine.configure(unit="WatchdogSec=4\n")
+    machine.answer("status")
+    pid = machine.pid()
+    pings: list[int] = []
 
-    def told_four_times() -> bool:
-        latest = int(world.service("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
-        if latest not in told:
-            told.append(latest)
-        return len(told) == 4
+    def has_pinged_four_times() -> bool:
+        latest = int(machine.service("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+        if latest not in pings:
+            pings.append(latest)
+        return len(pings) == 4
 
-    world.systemd.wait_until(told_four_times)
-    # Microseconds, and no oftener than that; too seldom, and it would be restarted. The first gap is shorter: READY=1
-    # counts as well.
-    assert (told[-1] - told[1]) / (len(told) - 2) >= 1_800_000, told
-    assert world.service("MainPID", "NRestarts") == {"MainPID": pid, "NRestarts": "0"}
+    machine.systemd.wait_until(has_pinged_four_times)
+    # In microseconds: not more often than that; if it were too seldom, systemd would restart it. The first gap is
+    # shorter, because READY=1 counts as a ping.
+    assert (pings[-1] - pings[1]) / (len(pings) - 2) >= 1_800_000, pings
+    assert machine.service("MainPID", "NRestarts") == {"MainPID": pid, "NRestarts": "0"}
 
 
-def test_reload_takes_a_good_file_and_lives_on_with_a_bad_one(world: SystemdMachine) -> None:
-    world.configure()
-    world.answer("status")
-    pid = world.pid()
+def test_reload_takes_a_good_file_and_ignores_a_bad_one(machine: SystemdMachine) -> None:
+    machine.configure()
+    machine.answer("status")
+    pid = machine.pid()
     agents = ECHO.format("main") + ECHO.format("second")
-    world.systemd.write(CONFIG, agents)
-    world.systemctl("reload", SERVICE)
-    world.systemd.wait_until(lambda: _agents(world) == ["main", "second"])
-    world.systemd.write(CONFIG, "[sesion]\n")
-    world.systemctl("reload", SERVICE)
-    world.systemd.wait_until(lambda: "config.toml:1: sesion is not a known key; did you mean session?" in world.log())
-    assert _agents(world) == ["main", "second"]
-    assert world.service("ActiveState", "MainPID") == {"ActiveState": "active", "MainPID": pid}
+    machine.systemd.write(CONFIG, agents)
+    machine.systemctl("reload", SERVICE)
+    machine.systemd.wait_until(lambda: _agents(machine) == ["main", "second"])
+    machine.systemd.write(CONFIG, "[sesion]\n")
+    machine.systemctl("reload", SERVICE)
+    machine.systemd.wait_until(
+        lambda: "config.toml:1: sesion is not a known key; did you mean session?" in machine.log()
+    )
+    assert _agents(machine) == ["main", "second"]
+    assert machine.service("ActiveState", "MainPID") == {"ActiveState": "active", "MainPID": pid}
 
 
 ECHO = '[[agents.list]]\nid = "{}"\nruntime = {{ type = "echo" }}\n'
 
 
-def _agents(world: SystemdMachine) -> list[str]:
-    return [agent["id"] for agent in world.answer("agents")["agents"]]
+def _agents(machine: SystemdMachine) -> list[str]:
+    return [agent["id"] for agent in machine.answer("agents")["agents"]]
 
 
-def test_a_bad_configuration_stops_the_start_once_and_for_all(world: SystemdMachine) -> None:
-    world.configure(config="[store]\ndurabilty = 1\n")
-    assert world.systemd.run("systemctl", "--user", "start", SERVICE).returncode != 0
-    assert world.service("ActiveState", "ExecMainStatus", "NRestarts") == {
+def test_a_bad_configuration_prevents_the_start_without_restarts(machine: SystemdMachine) -> None:
+    machine.configure(config="[store]\ndurabilty = 1\n")
+    assert machine.systemd.run("systemctl", "--user", "start", SERVICE).returncode != 0
+    assert machine.service("ActiveState", "ExecMainStatus", "NRestarts") == {
         "ActiveState": "failed", "ExecMainStatus": "78", "NRestarts": "0",
     }  # fmt: skip
     sentence = "~/.config/sessiond/config.toml:2: store.durabilty is not a known key; did you mean store.durability?"
-    assert sentence in world.log()
+    assert sentence in machine.log()
 
 
-def test_stopping_is_clean_and_the_next_client_starts_it_again(world: SystemdMachine) -> None:
-    world.configure()
-    world.answer("send", "main", "before")
-    world.systemctl("stop", SERVICE)
-    assert world.service("ActiveState", "Result", "ExecMainStatus") == {
+def test_stop_is_clean_and_the_next_client_starts_the_daemon_again(machine: SystemdMachine) -> None:
+    machine.configure()
+    machine.answer("send", "main", "before")
+    machine.systemctl("stop", SERVICE)
+    assert machine.service("ActiveState", "Result", "ExecMainStatus") == {
         "ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0",
     }  # fmt: skip
-    assert stat.S_ISSOCK(world.systemd.path(OWNER).stat().st_mode), (
-        "the socket is systemd's, not the daemon's to unlink"
+    assert stat.S_ISSOCK(machine.systemd.path(OWNER).stat().st_mode), (
+        "the socket belongs to systemd, so the daemon must not unlink it"
     )
-    rows = world.answer("list")["sessions"]
+    rows = machine.answer("list")["sessions"]
     assert [row["key"] for row in rows] == ["main"]
 
 
-def test_the_walls_stand(world: SystemdMachine) -> None:
-    world.configure()
-    world.answer("status")
-    pid = world.pid()
-    text = world.systemd.path(Path(f"/proc/{pid}/status")).read_text()
+def test_the_hardening_of_the_unit_is_in_effect(machine: SystemdMachine) -> None:
+    machine.configure()
+    machine.answer("status")
+    pid = machine.pid()
+    text = machine.systemd.path(Path(f"/proc/{pid}/status")).read_text()
     found = dict(line.split(":\t", 1) for line in text.splitlines())
     assert {name: found[name] for name in ("NoNewPrivs", "Seccomp", "CapEff", "CapBnd", "Umask")} == {
         "NoNewPrivs": "1", "Seccomp": "2", "CapEff": "0" * 16, "CapBnd": "0" * 16, "Umask": "0077",
     }  # fmt: skip
-    store = world.systemd.path(HOME / ".local/state/sessiond")
+    store = machine.systemd.path(HOME / ".local/state/sessiond")
     modes = {stat.S_IMODE(path.lstat().st_mode) for path in store.rglob("*") if path.is_file()}
     assert (stat.S_IMODE(store.stat().st_mode), modes) == (0o700, {0o600})
 
 
-def test_a_run_in_bubblewrap_works_inside_the_walls(world: SystemdMachine) -> None:
-    """What an agent sees: another host name, its workspace writable, the system not, nobody else's processes."""
-    if world.systemd.run("bwrap", "--version").returncode != 0:
+def test_a_run_in_bubblewrap_works_under_the_hardened_unit(machine: SystemdMachine) -> None:
+    """The agent can write its workspace, not the system, and does not see the home."""
+    if machine.systemd.run("bwrap", "--version").returncode != 0:
         pytest.skip("bubblewrap is not installed")
-    world.configure(
+    machine.configure(
         config=(
             "[agents.defaults]\n"
             'sandbox = { mode = "all", network = false }\n'
@@ -278,8 +281,8 @@ def test_a_run_in_bubblewrap_works_inside_the_walls(world: SystemdMachine) -> No
             'echo home"] }\n'
         )
     )
-    found = world.answer("send", "main", "hello")
-    assert found["status"] == "ok", f"{found}\n{world.log()}"
+    found = machine.answer("send", "main", "hello")
+    assert found["status"] == "ok", f"{found}\n{machine.log()}"
     assert found["reply"].splitlines()[0] == "workspace"
     assert found["reply"].splitlines()[-1] == "home"
     assert "usr" in found["reply"].splitlines()

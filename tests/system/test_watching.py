@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on, and of one that a crash ended: on a real terminal, of a real daemon."""
+"""What `send`, `watch` and `history -f` show of a run while it goes on and after a crash, also on a real terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY = "agent:main:main"
 
 
 @pytest.fixture
-def started(daemon: Daemon) -> Daemon:
+def running(daemon: Daemon) -> Daemon:
     agent = daemon.folder / "agent.py"
     agent.write_text(AGENT)
     return daemon.start(CONFIG.format(python=sys.executable, agent=agent, workspace=workspace(daemon)))
@@ -48,13 +48,13 @@ def workspace(daemon: Daemon) -> Path:
     return daemon.folder / "workspace"
 
 
-def go_on(daemon: Daemon) -> None:
+def let_agent_finish(daemon: Daemon) -> None:
     workspace(daemon).mkdir(exist_ok=True)
     (workspace(daemon) / "go-on").touch()
 
 
 class Terminal:
-    """A command on a pseudo-terminal; `shown` is all that it has written."""
+    """A command on a pseudo-terminal; `shown` is all its output so far."""
 
     def __init__(self, daemon: Daemon, *words: str) -> None:
         self.shown = ""
@@ -64,15 +64,15 @@ class Terminal:
         self.process = subprocess.Popen(command, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
 
-    def until(self, text: str) -> None:
-        """Read until this was shown."""
+    def wait_for_text(self, text: str) -> None:
+        """Read until the text is shown."""
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
             if not select.select([self._ours], [], [], max(0, deadline - time.monotonic()))[0] or not self._read():
                 raise AssertionError(f"{text!r} was not shown: {self.shown!r}")
 
-    def rest(self) -> str:
-        """All that was shown, when the command has ended."""
+    def read_to_end(self) -> str:
+        """Read until the command ends; returns all its output."""
         while self._read():
             pass
         assert self.process.wait(PATIENCE_S) == 0, self.shown
@@ -93,7 +93,7 @@ class Terminal:
 
 
 @contextmanager
-def terminal(daemon: Daemon, *words: str) -> Iterator[Terminal]:
+def run_on_terminal(daemon: Daemon, *words: str) -> Iterator[Terminal]:
     made = Terminal(daemon, *words)
     try:
         yield made
@@ -101,8 +101,8 @@ def terminal(daemon: Daemon, *words: str) -> Iterator[Terminal]:
         made.close()
 
 
-class Piped:
-    """A command on pipes; both outputs are kept as they come."""
+class PipedCommand:
+    """A command whose output goes to a pipe; `lines` are its stdout and stderr as they come."""
 
     def __init__(self, daemon: Daemon, *words: str) -> None:
         self.lines: list[str] = []
@@ -128,8 +128,8 @@ class Piped:
 
 
 @contextmanager
-def piped(daemon: Daemon, *words: str) -> Iterator[Piped]:
-    made = Piped(daemon, *words)
+def run_on_pipe(daemon: Daemon, *words: str) -> Iterator[PipedCommand]:
+    made = PipedCommand(daemon, *words)
     try:
         yield made
     finally:
@@ -137,63 +137,63 @@ def piped(daemon: Daemon, *words: str) -> Iterator[Piped]:
 
 
 @pytest.mark.parametrize("words", [("main",), ("--agent", "main"), (KEY,)])
-def test_send_on_a_terminal_shows_the_reply_as_it_comes_and_once(started: Daemon, words: tuple[str, ...]) -> None:
-    started.call("sessions.create", key=KEY)
-    with terminal(started, "send", *words, "hello") as shown:
-        shown.until("first words of hello")
-        go_on(started)
-        text = shown.rest()
+def test_send_on_a_terminal_shows_the_reply_once_as_it_is_written(running: Daemon, words: tuple[str, ...]) -> None:
+    running.call("sessions.create", key=KEY)
+    with run_on_terminal(running, "send", *words, "hello") as shown:
+        shown.wait_for_text("first words of hello")
+        let_agent_finish(running)
+        text = shown.read_to_end()
     assert text.endswith("first words of hello\nlast words\n")
     assert (text.count("first words of hello"), text.count("last words")) == (1, 1)
 
 
-def test_the_first_message_of_a_session_is_shown_once_as_well(started: Daemon) -> None:
-    with terminal(started, "send", "agent:main:new", "hello") as shown:
-        started.wait_for(lambda: any(row["key"] == "agent:main:new" for row in started.rows()), "it was not sent")
-        go_on(started)
-        assert shown.rest().endswith("first words of hello\nlast words\n")
+def test_send_to_a_new_session_shows_the_reply_once(running: Daemon) -> None:
+    with run_on_terminal(running, "send", "agent:main:new", "hello") as shown:
+        running.wait_for(lambda: any(row["key"] == "agent:main:new" for row in running.rows()), "it was not sent")
+        let_agent_finish(running)
+        assert shown.read_to_end().endswith("first words of hello\nlast words\n")
 
 
-def test_send_into_a_pipe_prints_the_reply_at_the_end(started: Daemon) -> None:
-    go_on(started)
-    assert started.cli("send", "main", "hello").stdout == "first words of hello\nlast words\n"
+def test_send_into_a_pipe_prints_the_reply_at_the_end(running: Daemon) -> None:
+    let_agent_finish(running)
+    assert running.cli("send", "main", "hello").stdout == "first words of hello\nlast words\n"
 
 
 @pytest.mark.parametrize("words", [("watch",), ("watch", KEY), ("history", "-f", KEY)])
-def test_a_terminal_shows_what_is_being_written_in_its_last_line(started: Daemon, words: tuple[str, ...]) -> None:
-    started.call("sessions.create", key=KEY)
-    with terminal(started, *words) as shown:
-        started.wait_for(lambda: started.call("daemon.status")["subscribers"], "it does not follow")
-        started.call("chat.send", sessionKey=KEY, message="hello")
-        shown.until("writing   first words of hello")
-        go_on(started)
-        shown.until("assistant first words of hello")
+def test_a_terminal_shows_the_text_being_written_in_its_last_line(running: Daemon, words: tuple[str, ...]) -> None:
+    running.call("sessions.create", key=KEY)
+    with run_on_terminal(running, *words) as shown:
+        running.wait_for(lambda: running.call("daemon.status")["subscribers"], "it does not follow")
+        running.call("chat.send", sessionKey=KEY, message="hello")
+        shown.wait_for_text("writing   first words of hello")
+        let_agent_finish(running)
+        shown.wait_for_text("assistant first words of hello")
     assert "\r\x1b[K" in shown.shown.rpartition("writing")[2]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "end_line"),
     [
         (("watch",), "run       failed (error: interrupted)"),
         (("watch", KEY), "run       failed (error: interrupted)"),
         (("history", "-f", KEY), "run       was interrupted: the daemon stopped"),
     ],
 )
-def test_a_run_that_the_daemons_death_ended_is_shown_after_the_reconnect(
-    started: Daemon, words: tuple[str, ...], told: str
+def test_a_run_that_was_interrupted_by_kill_9_is_shown_as_such_after_the_reconnect(
+    running: Daemon, words: tuple[str, ...], end_line: str
 ) -> None:
-    started.call("sessions.create", key=KEY)
-    with piped(started, *words) as watch:
-        started.wait_for(lambda: started.call("daemon.status")["subscribers"], "it does not follow")
-        started.call("chat.send", sessionKey=KEY, message="hello")
-        # Of all sessions the start is told, of one its messages.
-        begun = "started" if words == ("watch",) else "hello"
-        started.wait_for(lambda: begun in watch.text, "the run was not shown")
-        started.kill()
-        started.start()
-        started.wait_for(lambda: told in watch.text, "the end was not shown")
+    running.call("sessions.create", key=KEY)
+    with run_on_pipe(running, *words) as watch:
+        running.wait_for(lambda: running.call("daemon.status")["subscribers"], "it does not follow")
+        running.call("chat.send", sessionKey=KEY, message="hello")
+        # Without a session `watch` shows starts of runs, with one its messages.
+        begin_text = "started" if words == ("watch",) else "hello"
+        running.wait_for(lambda: begin_text in watch.text, "the run was not shown")
+        running.kill()
+        running.start()
+        running.wait_for(lambda: end_line in watch.text, "the end was not shown")
         assert "connected again" in watch.text
-        go_on(started)
-        started.call("chat.send", sessionKey=KEY, message="again")
-        started.wait_for(lambda: "last words" in watch.text, "nothing more was shown")
+        let_agent_finish(running)
+        running.call("chat.send", sessionKey=KEY, message="again")
+        running.wait_for(lambda: "last words" in watch.text, "nothing more was shown")
     assert watch.text.count("interrupted") == 1

@@ -1,4 +1,4 @@
-"""What is taken away under a running daemon: an agent out of the configuration, a transcript out of its folder."""
+"""An agent removed from the configuration, or a transcript removed from its folder, while the daemon runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ id = "main"
 default = true
 runtime = { type = "exec", command = ["sleep", "600"] }
 """
-GONE = """
+REMOVED = """
 [[agents.list]]
-id = "gone"
+id = "removed"
 runtime = { type = "attached" }
 """
 
@@ -31,29 +31,31 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         made.kill()
 
 
-def test_an_agent_taken_out_of_the_configuration_gets_no_messages_and_its_queued_runs_end(daemon: Daemon) -> None:
-    daemon.start(MAIN + GONE)
-    daemon.call("sessions.create", key="agent:gone:main")
-    queued = daemon.call("chat.send", sessionKey="agent:gone:main", message="waits")["runId"]
+def test_an_agent_removed_from_the_configuration_gets_no_messages_and_its_queued_runs_end(daemon: Daemon) -> None:
+    daemon.start(MAIN + REMOVED)
+    daemon.call("sessions.create", key="agent:removed:main")
+    queued = daemon.call("chat.send", sessionKey="agent:removed:main", message="waits")["runId"]
     daemon.config.write_text(MAIN)
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGHUP)
     ended = daemon.call("agent.wait", runId=queued, timeoutMs=PATIENCE_S * 1000)
     assert (ended["status"], ended["error"]) == (
         "error",
-        "agent gone was taken out of the configuration; configure it again and send again",
+        "agent removed was taken out of the configuration; configure it again and send again",
     )
     for method, params in (
-        ("chat.send", {"sessionKey": "agent:gone:main", "message": "x"}),
-        ("sessions_send", {"sessionKey": "agent:gone:main", "message": "x"}),
-        ("sessions.steer", {"key": "agent:gone:main", "message": "x"}),
+        ("chat.send", {"sessionKey": "agent:removed:main", "message": "x"}),
+        ("sessions_send", {"sessionKey": "agent:removed:main", "message": "x"}),
+        ("sessions.steer", {"key": "agent:removed:main", "message": "x"}),
     ):
         error = daemon.failure(method, **params)
-        assert error["message"].startswith("agent:gone:main belongs to agent gone, which is not configured"), method
+        assert error["message"].startswith("agent:removed:main belongs to agent removed, which is not configured"), (
+            method
+        )
     assert daemon.stop() == 0
 
 
-def test_a_transcript_removed_in_mid_run_ends_the_run(daemon: Daemon) -> None:
+def test_removing_the_transcript_ends_its_run_with_an_error(daemon: Daemon) -> None:
     daemon.start(MAIN)
     sent = daemon.call("chat.send", sessionKey="main", message="x")
     [path] = daemon.transcripts()
