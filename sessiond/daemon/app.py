@@ -29,7 +29,7 @@ from sessiond.delivery.channels import Channels
 from sessiond.delivery.outbox import Outbox, open_outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
-from sessiond.events.watch import Kind, open_watcher
+from sessiond.events.watch import Kind, Watcher, open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import Caller
@@ -44,6 +44,7 @@ from sessiond.runtimes.attached import AttachedAgents
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.store import dirfd, layout
+from sessiond.store.loading import load_sessions
 from sessiond.store.scan import Progress
 from sessiond.store.store import SessionStore, open_store
 from sessiond.subagents.announce import Announcer
@@ -91,7 +92,11 @@ async def open_app(
     watching: Callable[[str], None],
     clock: Clock | None = None,
 ) -> AsyncIterator[App]:
-    """Everything but the listeners: recovered, and at work. `sockets` is the folder of agent.sock."""
+    """Everything but the listeners. `sockets` is the folder of agent.sock.
+
+    Yields before the store is read, so that the daemon answers at once. When `services.loaded` is set, it is recovered
+    and at work; until then the dispatcher lets requests wait that need more than the daemon itself.
+    """
     clock, ids = clock or Clock(), Ids()
     async with (
         AsyncExitStack() as opened,
@@ -103,12 +108,10 @@ async def open_app(
             rules=key_rules(config),
             clock=clock,
             ids=ids,
-            progress=progress,
+            loads=False,
         ) as store,
     ):
         await opened.enter_async_context(_programs(store))
-        for problem in store.problems:
-            log.warning("passed over", path=problem.path, reason=problem.reason)
         parts = await opened.enter_async_context(_open_parts(store, config, sockets, clock, ids))
         services = parts.services
         dispatcher = Dispatcher(
@@ -118,16 +121,11 @@ async def open_app(
             on_fault=FaultLog(clock.monotonic).note,
             now_ms=clock.wall_ms,
             budgets=services.budgets,
+            ready=services.loaded,
         )
         async with open_watcher(_backend(config)) as watcher, trio.open_nursery() as background:
             watching(watcher.backend)
-            background.start_soon(parts.feed.run, watcher)
-            background.start_soon(parts.saver.run)
-            await background.start(parts.supervisor.run)
-            await parts.recover()
-            # Last: recovery has put its deliveries on hold by now.
-            await background.start(parts.outbox.run)
-            background.start_soon(parts.archive.run)
+            background.start_soon(_load, parts, watcher, background, progress)
             yield App(
                 services=services,
                 dispatcher=dispatcher,
@@ -136,7 +134,24 @@ async def open_app(
                 background=background,
             )
             background.cancel_scope.cancel()
-        await parts.saver.save_dirty()
+        # Before, an index would have only the sessions that were found so far.
+        if services.loaded.is_set():
+            await parts.saver.save_dirty()
+
+
+async def _load(parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress) -> None:
+    """Read the store, continue what a crash interrupted, and set `loaded`: everything is at work then."""
+    await load_sessions(parts.store, progress)
+    for problem in parts.store.problems:
+        log.warning("passed over", path=problem.path, reason=problem.reason)
+    background.start_soon(parts.feed.run, watcher)
+    background.start_soon(parts.saver.run)
+    await background.start(parts.supervisor.run)
+    await parts.recover()
+    # Last: recovery has put its deliveries on hold by now.
+    await background.start(parts.outbox.run)
+    background.start_soon(parts.archive.run)
+    parts.services.loaded.set()
 
 
 @asynccontextmanager

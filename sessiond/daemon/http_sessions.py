@@ -56,6 +56,7 @@ def _require_scope(caller: Caller, scope: str) -> None:
 
 async def _history(services: Services, request: HttpRequest) -> Answer:
     _require_scope(request.caller, "read")
+    await services.loaded.wait()
     query = request.query
     params = _HISTORY_PARAMS.convert(
         {
@@ -221,6 +222,7 @@ async def _follow(
 
 async def _kill(services: Services, request: HttpRequest) -> Answer:
     _require_scope(request.caller, "admin")
+    await services.loaded.wait()
     params = sessions_kill.SessionsKillParams(key=request.params["key"])
     done = await sessions_kill.handle(_context(services, request.caller), params)
     return json_response({"ok": True, "killed": done.killed})

@@ -51,6 +51,7 @@ def run(
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
     memory.return_freed_memory()
+    memory.pause_gc()
     # A busy worker thread keeps the event loop waiting this long whenever the loop needs the interpreter. With the
     # default of 5 ms one answer, which needs it several times, was delayed by 20 ms.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -122,8 +123,7 @@ class _DaemonProcess:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, listeners)
-                memory.freeze_gc()
-                self._announce(app, listeners)
+                app.background.start_soon(self._announce, app, listeners)
                 if (interval_s := notify.watchdog_seconds()) is not None:
                     app.background.start_soon(self._watchdog, interval_s)
                 await self._stop.wait()
@@ -141,7 +141,10 @@ class _DaemonProcess:
         await self._second_signal.wait()
         await server.drain(0)
 
-    def _announce(self, app: App, listeners: tuple[Listener, ...]) -> None:
+    async def _announce(self, app: App, listeners: tuple[Listener, ...]) -> None:
+        """Tell systemd, the log and waiting commands that the daemon is ready, once it has read the store."""
+        await app.services.loaded.wait()
+        memory.freeze_gc()
         sessions = len(app.services.store.catalog)
         self._remove_progress()
         self._manager.ready(pluralize(sessions, "session"))
@@ -175,7 +178,8 @@ class _DaemonProcess:
 
     def _reload(self, app: App) -> None:
         """Load the configuration file again. If it is bad, keep the old configuration and report the error."""
-        self._manager.notify_reloading()
+        # READY=1 ends a reload and a start, so nothing is told of a reload during the start.
+        is_told = app.services.loaded.is_set() and self._manager.notify_reloading()
         try:
             config = configuration.load(self._config_path)
         except ConfigError as error:
@@ -192,7 +196,8 @@ class _DaemonProcess:
             app.services.outbox.make_due()
             log.info("configuration reloaded")
         app.services.reloaded_ms = app.services.clock.wall_ms()
-        self._manager.ready(pluralize(len(app.services.store.catalog), "session"))
+        if is_told:
+            self._manager.ready(pluralize(len(app.services.store.catalog), "session"))
 
     async def _watchdog(self, interval_s: float) -> None:
         while True:

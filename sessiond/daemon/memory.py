@@ -25,9 +25,15 @@ def return_freed_memory() -> None:
     mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+def pause_gc() -> None:
+    """Collect no garbage until `freeze_gc`. Loading makes no cycles, and collections took a sixth of its time."""
+    gc.disable()
+
+
 def freeze_gc() -> None:
     """Exempt all current objects from garbage collection; they live as long as the daemon.
 
     Collecting them blocked the event loop for 25 to 70 ms whenever many requests came at once.
     """
     gc.freeze()
+    gc.enable()

@@ -31,6 +31,9 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
     reloaded_at: Annotated[
         int | None, says("When the configuration file was last reloaded, in milliseconds since 1970.")
     ] = None
+    loading: Annotated[
+        bool, says("Whether it still reads the store; calls that need the sessions wait. Absent if it does not.")
+    ] = False
 
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
@@ -54,6 +57,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         watcher=services.feed.backend,
         reload_problem=services.reload_problem,
         reloaded_at=services.reloaded_ms,
+        loading=not services.loaded.is_set(),
     )
 
 
@@ -64,4 +68,5 @@ METHOD = Method(
     DaemonStatusResult,
     handle,
     "Version, store, sessions, runs and queues.",
+    before_ready=True,
 )

@@ -92,4 +92,5 @@ METHOD = Method(
     handle,
     "Introduce the client, and present a token.",
     before_auth=True,
+    before_ready=True,
 )

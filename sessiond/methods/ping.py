@@ -13,4 +13,4 @@ def handle(ctx: Context, params: NoParams) -> Empty:  # noqa: ARG001
     return _PONG
 
 
-METHOD = Method("ping", None, NoParams, Empty, handle, "Answer at once with {}.")
+METHOD = Method("ping", None, NoParams, Empty, handle, "Answer at once with {}.", before_ready=True)

@@ -21,4 +21,12 @@ async def handle(ctx: Context, params: NoParams) -> msgspec.Raw:  # noqa: ARG001
     return services.document
 
 
-METHOD = Method("rpc.discover", None, NoParams, dict[str, Any], handle, "The OpenRPC document of this daemon.")
+METHOD = Method(
+    "rpc.discover",
+    None,
+    NoParams,
+    dict[str, Any],
+    handle,
+    "The OpenRPC document of this daemon.",
+    before_ready=True,
+)

@@ -55,7 +55,11 @@ QUICK_BYTES = 16 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The parts of the daemon; there is one. `config` is replaced by a reload."""
+    """The parts of the daemon; there is one. `config` is replaced by a reload.
+
+    `loaded` is set when every session is known and what a crash interrupted goes on; methods are called after that,
+    except those with `before_ready`.
+    """
 
     store: SessionStore
     bus: EventBus
@@ -87,6 +91,7 @@ class Services:
     budgets: Budgets = field(default_factory=Budgets)
     reload_problem: str | None = None
     reloaded_ms: int | None = None
+    loaded: trio.Event = field(default_factory=trio.Event)
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 

@@ -57,7 +57,8 @@ CANCEL = "$/cancelRequest"
 class Dispatcher(Generic[S]):
     """Calls the handlers of a method table; one dispatcher for all connections.
 
-    `stopping` is set when the daemon shuts down: new requests are then refused with -32008, running ones finish.
+    After `stop`, when the daemon shuts down, new requests are refused with -32008, running ones finish. Until `ready`
+    is set, only methods with `before_ready` are answered; the other requests wait, and then begin in their order.
     `on_fault(what, error)` is called with every unexpected exception, and logs it; also with a shortage of memory or
     threads that no handler expected, which the client is told as Overloaded.
     """
@@ -71,11 +72,15 @@ class Dispatcher(Generic[S]):
         on_fault: Callable[[str, BaseException], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         budgets: Budgets | None = None,
+        ready: trio.Event | None = None,
     ) -> None:
         self.methods = tuple(methods)
         self.services = services
         self.limits = limits
         self.stopping = False
+        # None when there is nothing to wait for any more.
+        self._ready = ready
+        self._waiting: dict[PendingRequest, None] = {}
         self.budgets = budgets or Budgets()
         self.pace = Pace()
         # Runs what takes long in a worker thread; OSError where there is none.
@@ -88,6 +93,12 @@ class Dispatcher(Generic[S]):
                 if name in self._routes or name == CANCEL:
                     raise ValueError(f"two methods are named {name}")
                 self._routes[name] = PreparedMethod(method)
+
+    def stop(self) -> None:
+        """Refuse all further requests, and those that wait until the daemon is ready, which it will not be."""
+        self.stopping = True
+        for pending in list(self._waiting):
+            pending.cancel(_stopping_error())
 
     def accept(self, peer: Peer, message: bytes) -> None:
         """Handle one message of `peer` (JSON text without surrounding white space) that is no batch; never raises.
@@ -188,7 +199,7 @@ class Dispatcher(Generic[S]):
         if name == CANCEL:
             return self._cancel(peer, envelope, request_id)
         if self.stopping:
-            raise Stopping("The daemon is stopping; try again when it is back.")
+            raise _stopping_error()
         if route is None:
             raise MethodNotFound(f"There is no method {quote(str(name)[:80])}.")
         if reply is not None and request_id in peer.pending:
@@ -198,16 +209,13 @@ class Dispatcher(Generic[S]):
             params, meta = take_meta(params)
             caller = peer.caller_for(meta) if meta is not None else caller
         self._admit(peer, caller, route.method)
-        if route.waits and len(peer.pending) >= self.limits.max_in_flight:
-            raise Overloaded(
-                f"A connection has at most {self.limits.max_in_flight} requests in flight.",
-                limit="limits.maxInFlight",
-                value=self.limits.max_in_flight,
-            )
+        must_wait = self._ready is not None and self._has_to_wait(peer, route.method)
+        if route.waits or must_wait:
+            self._check_in_flight(peer)
         decoded = decode_params(route.decoder, params) if parsed.params is None else parsed.params
-        ordered = route.method.ordered
-        # An `ordered` method whose turn has not come needs a task to wait in, even if its handler does not wait.
-        at_once = not route.is_async and not (ordered and peer.has_open_turns)
+        ordered = route.method.ordered or must_wait
+        # A request whose turn has not come needs a task to wait in, even if its handler does not wait.
+        at_once = not (route.is_async or must_wait or (ordered and peer.has_open_turns))
         turn = peer.take_turn() if ordered and not at_once else None
         context = Context(
             caller=caller,
@@ -232,8 +240,36 @@ class Dispatcher(Generic[S]):
         pending = PendingRequest(route, context, decoded, key, reply)
         pending.work = work
         pending.turn = peer.take_turn() if ordered and turn is None else turn
+        if must_wait:
+            self._waiting[pending] = None
         peer.start(pending, self._run, before_auth=route.method.before_auth)
         return None
+
+    def _check_in_flight(self, peer: Peer) -> None:
+        if len(peer.pending) >= self.limits.max_in_flight:
+            raise Overloaded(
+                f"A connection has at most {self.limits.max_in_flight} requests in flight.",
+                limit="limits.maxInFlight",
+                value=self.limits.max_in_flight,
+            )
+
+    def _has_to_wait(self, peer: Peer, method: Method) -> bool:
+        """Whether a request has to wait until the daemon is ready, or behind one of its connection that still does."""
+        assert self._ready is not None
+        if self._ready.is_set() and not self._waiting:
+            self._ready = None
+        elif not method.before_ready:
+            return not self._ready.is_set() or any(one.context.peer is peer for one in self._waiting)
+        return False
+
+    async def _wait_until_ready(self, pending: PendingRequest) -> None:
+        """Wait until the daemon is ready, and every earlier request of the connection has begun."""
+        assert self._ready is not None and pending.turn is not None
+        await self._ready.wait()
+        await pending.turn.wait()
+        del self._waiting[pending]
+        if not pending.route.method.ordered:
+            pending.turn.end()  # the next one begins in another turn of the loop, so after this one
 
     def _promise(self, peer: Peer, later: Later, request_id: RequestId, key: object, reply: Reply | None) -> None:
         """Answer when `later` is settled, or when the request is cancelled, whichever is first."""
@@ -265,7 +301,9 @@ class Dispatcher(Generic[S]):
             with pending.scope:
                 if context.caller.kind != "owner" and pending.work is None:
                     await self.pace.turn()
-                if pending.turn is not None:
+                if pending in self._waiting:
+                    await self._wait_until_ready(pending)
+                elif pending.turn is not None:
                     await pending.turn.wait()
                 result = await pending.result()
                 if context.is_large:
@@ -280,6 +318,7 @@ class Dispatcher(Generic[S]):
         except Exception as error:  # noqa: BLE001
             answer = self._fault_answer(pending.route.method.name, request_id, error)
         finally:
+            self._waiting.pop(pending, None)
             if pending.turn is not None:
                 pending.turn.end()
             context.require_peer().request_finished(pending)
@@ -328,6 +367,10 @@ class Dispatcher(Generic[S]):
             await work()
         except* Exception as group:  # noqa: BLE001
             self._on_fault(what, group)
+
+
+def _stopping_error() -> Stopping:
+    return Stopping("The daemon is stopping; try again when it is back.")
 
 
 def _unwrap_groups(error: BaseException) -> BaseException:

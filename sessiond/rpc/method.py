@@ -191,7 +191,8 @@ class Method:
     without the cost of a task where that is possible.
     `ordered` marks methods whose requests are accepted in the order of their arrival on a connection: a handler begins
     when each earlier one has called `ctx.release_next` or has ended.
-    `streams` marks methods that need a persistent connection; `POST /rpc` refuses them.
+    `streams` marks methods that need a persistent connection; `POST /rpc` refuses them. One with `before_ready` is
+    answered while the daemon still loads; all others wait until it is ready.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Method:
     summary: str
     aliases: tuple[str, ...] = ()
     before_auth: bool = False
+    before_ready: bool = False
     streams: bool = False
     later: bool = False
     ordered: bool = False

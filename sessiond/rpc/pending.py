@@ -43,7 +43,7 @@ class PendingRequest:
     """A request whose handler runs in a task of its own.
 
     `held` is the budget share of its message, where that was long; `work` is what is left to do for a handler that was
-    called already.
+    called already. `turn` is its turn among the requests of its connection, if it has to wait for one.
     """
 
     __slots__ = ("context", "held", "key", "params", "reason", "reply", "route", "scope", "turn", "work")
@@ -70,6 +70,8 @@ class PendingRequest:
         outcome = self.work or route.handle(context, self.params)
         if self.turn is not None:
             self.turn.end()
+        if not route.waits:
+            return outcome
         later = await outcome.perform() if isinstance(outcome, LongWork) else outcome
         return await later.wait()
 

@@ -17,7 +17,7 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import ConfigError, StorageError, reason_of
+from sessiond.errors import StorageError, reason_of
 from sessiond.model import record as records
 from sessiond.model.dialects import V3
 from sessiond.model.keys import KeyRules
@@ -29,6 +29,7 @@ from sessiond.store.committer import AppendPlace, Committer, MakeThreads
 from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.listener import StoreListener
+from sessiond.store.loading import load_sessions
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
@@ -97,7 +98,7 @@ class SessionStore:
         return scan.ScanSettings(self.rules, self.record_limit, self._clock, self._ids, self._durable)
 
     def load(self, progress: scan.Progress | None) -> None:
-        """Find every session. Blocks; call it in a worker thread."""
+        """Find every session. Blocks; `loading.load_sessions` calls it in a worker thread."""
         making.remove_leftovers(self.root_fd)
         making.remove_leftovers_of_backups(self.root_fd)
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
@@ -364,9 +365,11 @@ async def open_store(
     threads: MakeThreads = CommitThreads,
     sync: Sync = os.fdatasync,
     progress: scan.Progress | None = None,
+    loads: bool = True,
 ) -> AsyncIterator[SessionStore]:
     """The store at `path`, locked, with its sessions loaded and commits running. StoreInUse where another holds it.
 
+    Without `loads` the caller awaits `load_sessions` before it uses them.
     `listener` finds what is told of its changes; it is asked for the first time after `open_store` gave the store.
     """
     clock, ids = clock or Clock(), ids or Ids()
@@ -375,10 +378,8 @@ async def open_store(
         given |= {"sync": sync if durable else None, "rules": rules, "record_limit": record_limit}
         store = SessionStore(opened, listener=listener, **given)
         try:
-            await store.run_sync(store.load, progress)
-        except OSError as error:
-            raise ConfigError(f"the store {path} cannot be read: {reason_of(error)}") from None
-        try:
+            if loads:
+                await load_sessions(store, progress)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.committer.run)
                 yield store

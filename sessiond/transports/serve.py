@@ -99,7 +99,7 @@ class Server:
 
         `before_close` is called while the remaining connections can still be written to.
         """
-        self._dispatcher.stopping = True
+        self._dispatcher.stop()
         self.stop_accepting()
         await self.active_connections.finish(grace_s)
         before_close()

@@ -162,7 +162,7 @@ TABLE = (
     Method("ping", None, Params, dict, ping, "Answers."),
     Method("initialize", None, TokenParams, dict, initialize, "Says who calls.", before_auth=True),
     Method("echo", "read", EchoParams, EchoParams, echo, "Gives back what it got.", aliases=("chat.echo", "say")),
-    Method("whoami", "list", Params, dict, whoami, "Says who the caller is."),
+    Method("whoami", "list", Params, dict, whoami, "Says who the caller is.", before_ready=True),
     Method("wait", "read", Params, dict, wait, "Waits."),
     Method("large", None, LargeParams, dict, large, "Has a large answer."),
     Method("refused_in_line", None, Params, dict, refused_in_line, "Is refused in its turn.", ordered=True),
@@ -236,7 +236,12 @@ def connect() -> Connect:
 
     @asynccontextmanager
     async def open_client(
-        *, caller: Caller = OWNER, limits: Limits | None = None, cbor: bool = False, now_ms: int = 0
+        *,
+        caller: Caller = OWNER,
+        limits: Limits | None = None,
+        cbor: bool = False,
+        now_ms: int = 0,
+        ready: trio.Event | None = None,
     ) -> AsyncIterator[Client]:
         limits = limits or Limits()
         services = Services()
@@ -246,6 +251,7 @@ def connect() -> Connect:
             limits=limits,
             on_fault=lambda what, error: services.faults.append((what, error)),
             now_ms=lambda: now_ms,
+            ready=ready,
         )
         ours, theirs = socket.socketpair()
         stream = ByteStream(ours)

@@ -327,6 +327,32 @@ async def test_a_stopping_daemon_refuses_new_requests_and_ends_those_that_wait(c
         assert answer["error"] == {"code": -32008, "data": {**stopping, "begun": True}}
 
 
+async def test_until_it_is_ready_requests_wait_and_none_overtakes_another_then(connect):
+    ready = trio.Event()
+    async with connect(ready=ready) as client:
+        for number, method in enumerate(["wait", "echo", "missing", "ping", "whoami"], 1):
+            params = {"limit": 1} if method == "echo" else {}
+            await client.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        assert (await client.line())["id"] == 5  # it is answered before
+        assert client.services.started == 0
+        ready.set()
+        # This one comes in the same moment, before those that waited had their turn.
+        client.dispatcher.accept(client.peer, b'{"jsonrpc":"2.0","id":6,"method":"ping"}')
+        # One that takes long keeps none of the others waiting.
+        assert [(answer["id"], "error" in answer) for answer in await client.lines(4)] == [
+            (2, False),
+            (3, True),
+            (4, False),
+            (6, False),
+        ]
+        assert client.services.started == 1
+        client.services.release.set()
+        assert (await client.line())["result"] == {"released": True}
+        # Now nothing waits any more, and a request is answered in the same moment.
+        client.dispatcher.accept(client.peer, b'{"jsonrpc":"2.0","id":7,"method":"ping"}')
+        assert client.peer.pending == {}
+
+
 async def test_broken_json_inside_the_params_is_a_parse_error(connect):
     async with connect() as client:
         await client.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"sessionKey":"\\ud800"}}\n')

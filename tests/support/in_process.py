@@ -20,6 +20,7 @@ from sessiond.config import settings as configuration
 from sessiond.daemon.app import App, open_app
 from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.peer import Peer
+from sessiond.store.scan import Progress
 from sessiond.transports.framed import ndjson_link
 from sessiond.transports.streams import ByteStream
 
@@ -136,9 +137,12 @@ class InProcessDaemon:
 
 @asynccontextmanager
 async def in_process_daemon(
-    folder: Path, config: str = "", *, clock: Clock | None = None
+    folder: Path, config: str = "", *, clock: Clock | None = None, progress: Progress | None = None
 ) -> AsyncIterator[InProcessDaemon]:
-    """The parts at work on the store `folder/store`. `config` is the text of a configuration file."""
+    """The parts at work on the store `folder/store`. `config` is the text of a configuration file.
+
+    With `progress`, which is called in the thread that loads the store, it is not waited for.
+    """
     file = folder / "config.toml"
     file.write_text(config)
     sockets = folder / "sockets"
@@ -147,11 +151,13 @@ async def in_process_daemon(
         folder / "store",
         configuration.load(file),
         sockets,
-        progress=lambda done, total, agent_id: None,
+        progress=progress or (lambda done, total, agent_id: None),
         watching=lambda backend: None,
         clock=clock,
     ) as app:
         with trio.fail_after(PATIENCE_S):
+            if progress is None:
+                await app.services.loaded.wait()
             async with trio.open_nursery() as nursery:
                 yield InProcessDaemon(app, nursery)
                 nursery.cancel_scope.cancel()

@@ -10,6 +10,7 @@ from sessiond import __version__
 from sessiond.cli.frame.failures import NOT_RUNNING, CommandFailed
 from sessiond.cli.frame.input import decode_words
 from sessiond.cli.frame.progress import show_progress
+from sessiond.client import locate
 from sessiond.client.blocking import Client
 from sessiond.client.errors import DaemonNotRunning, RpcError
 from sessiond.client.starting import is_listening, start_progress
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # Ordinary calls take milliseconds; if one takes this long, the daemon is stuck, and the command says so.
 CALL_TIMEOUT_S = 30.0
 LOOK_AGAIN_S = 0.05
+# While the daemon still reads the store, too.
+_ANSWERED_AT_ONCE = ("ping", "daemon.status")
 
 
 class CommandClient(Client):
@@ -42,10 +45,14 @@ class CommandClient(Client):
         **more: Any,
     ) -> Any:
         given = decode_words({**(params or {}), **more})
+        if not (self._was_connected or method in _ANSWERED_AT_ONCE):
+            self._show_start()
         try:
             return super().call(method, given, timeout_s=timeout_s, cancellation=cancellation)
         except DaemonNotRunning as error:
-            self._wait_for_start(error)
+            if not self._show_start():
+                # The configuration of a daemon whose socket was given on the command line is not known here.
+                raise (error if self._given_socket else _with_reason(error)) from None
             return self.call(method, given, timeout_s=timeout_s, cancellation=cancellation)
         except RpcError as error:
             from sessiond.cli.frame import names
@@ -75,20 +82,20 @@ class CommandClient(Client):
             meant = names.find_meant_session(super().call, key, error.data.get("sessionKey"))
             yield from super().subscribe(meant, cursor, **more)
 
-    def _wait_for_start(self, error: DaemonNotRunning) -> None:
-        """Return when a daemon that is starting answers, showing its progress; raises `error` if none is starting."""
+    def _show_start(self) -> bool:
+        """Wait while a daemon is starting, and show its progress; whether it answers then.
+
+        It accepts connections before it has read the store, but the call would wait then, and nobody would know why.
+        """
+        path = locate.socket_path(self._given_socket)
         last_text = None
-        while (text := start_progress(error.path)) is not None:
+        while (text := start_progress(path)) is not None:
             if text != last_text:
                 sys.stderr.write(f"sessiond is starting{f': {text}' if text else ''}\n")
                 sys.stderr.flush()
                 last_text = text
-            if is_listening(error.path):
-                return
-            time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - at a process border: nothing tells of a socket that comes
-        if last_text is None or not is_listening(error.path):
-            # The configuration of a daemon whose socket was given on the command line is not known here.
-            raise (error if self._given_socket else _with_reason(error)) from None
+            time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - at a process border: nothing tells of the end of a start
+        return last_text is not None and is_listening(path)
 
 
 def _with_reason(error: DaemonNotRunning) -> DaemonNotRunning | CommandFailed:

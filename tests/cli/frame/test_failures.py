@@ -9,16 +9,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fake_daemon import NO_ANSWER
+from support.patience import PATIENCE_S
 
 from sessiond import cli
 from sessiond.cli.frame.daemon import CommandClient
 from sessiond.cli.frame.failures import CommandFailed, describe
-from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, DaemonNotRunning, NotPermitted
+from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, NotPermitted
 
 
 def test_without_a_daemon_the_exit_code_is_3_and_the_error_says_how_to_start_it(
@@ -95,10 +97,17 @@ def test_the_error_says_how_far_a_starting_daemon_is(
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
             listening.listen()
-            error = DaemonNotRunning(str(path), "nobody listens")
-            CommandClient(str(path), name="test", version="0")._wait_for_start(error)
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(CommandClient(str(path), name="test", version="0")._show_start)
+                text = ""
+                while not text and not waiting.done():
+                    text += capsys.readouterr().err
+                # It listens already, and is waited for until it has read the store.
+                assert not waiting.done()
+                (tmp_path / "starting").unlink()
+                assert waiting.result(PATIENCE_S)
         daemon.stdin.close()
-    assert capsys.readouterr().err == f"sessiond is starting{shown}\n"
+    assert text + capsys.readouterr().err == f"sessiond is starting{shown}\n"
 
 
 def test_a_daemon_that_dies_before_it_answers_gives_exit_code_3(fake: Any, sessiond: Callable[..., Any]) -> None:
