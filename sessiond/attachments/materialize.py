@@ -9,20 +9,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from sessiond.attachments.decode import PreparedFile, PreparedFiles
+from sessiond.attachments.decode import PreparedFiles
 from sessiond.attachments.names import MANIFEST
 from sessiond.attachments.remove import FOLDERS, discard
 from sessiond.errors import Forbidden, SessiondError, StorageError, quote
 from sessiond.store import dirfd
+from sessiond.store.parallel_sync import sync_together
 
 # How many files are written before they are synced; bounds the number of open descriptors.
 _BATCH = 32
+# The manifest before it gets its name. No attachment has this name, because none begins with a dot.
+_NEW_MANIFEST = dirfd.TEMP_PREFIX + MANIFEST
 
 
 class ReceiptFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -73,36 +77,46 @@ def _write_folder(parent: int, attachments_id: str, prepared: PreparedFiles) -> 
         raise
     try:
         with dirfd.closing(folder):
-            hashes: list[str] = []
-            for start in range(0, len(prepared.files), _BATCH):
-                hashes += _write_files(folder, prepared.files[start : start + _BATCH])
-            receipt = _receipt(prepared, hashes, attachments_id)
-            # After the files are synced, and by rename: whoever sees the manifest sees it and the files complete.
-            dirfd.write_atomic(folder, MANIFEST, _manifest(receipt))
-        dirfd.fsync_dir(parent)
+            receipt = _write_files(folder, prepared, attachments_id)
+            # After all is synced, and by rename: whoever sees the manifest sees it and the files complete.
+            dirfd.rename(folder, _NEW_MANIFEST, folder, MANIFEST)
+            sync_together((folder, parent))
     except BaseException:
         discard(parent, attachments_id)
         raise
     return receipt
 
 
-def _write_files(folder: int, files: tuple[PreparedFile, ...]) -> list[str]:
-    """Write and sync the files; returns their hashes, which are computed while the disk is busy."""
-    with contextlib.ExitStack() as stack:
-        fds = []
-        for file in files:
-            fd = dirfd.open_file(folder, file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            fds.append(stack.enter_context(dirfd.closing(fd)))
-            dirfd.write_all(fd, file.data)
-            _start_writing(fd)
-        hashes = [hashlib.sha256(file.data).hexdigest() for file in files]
-        for fd in fds:
-            os.fsync(fd)
-    return hashes
+def _write_files(folder: int, prepared: PreparedFiles, attachments_id: str) -> Receipt:
+    """Write and sync the files, and the manifest under a temporary name."""
+    hashes: list[str] = []
+    left = prepared.files
+    while True:
+        batch, left = left[:_BATCH], left[_BATCH:]
+        with contextlib.ExitStack() as stack:
+            fds = [stack.enter_context(_new_file(folder, file.name, file.data)) for file in batch]
+            # Computed while the disk is busy.
+            hashes += [hashlib.sha256(file.data).hexdigest() for file in batch]
+            if not left:
+                receipt = _receipt(prepared, hashes, attachments_id)
+                fds.append(stack.enter_context(_new_file(folder, _NEW_MANIFEST, _manifest(receipt))))
+            sync_together(fds)
+        if not left:
+            return receipt
+
+
+@contextlib.contextmanager
+def _new_file(folder: int, name: str, data: bytes) -> Iterator[int]:
+    """Write a file that is not synced yet; its descriptor, which is open as long as the context lasts."""
+    fd = dirfd.open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with dirfd.closing(fd):
+        dirfd.write_all(fd, data)
+        _start_writing(fd)
+        yield fd
 
 
 def _start_writing(fd: int) -> None:
-    """Start writing `fd` to disk without waiting for it: ten synced files of 100 KiB take 1.9 ms instead of 3.7."""
+    """Start writing `fd` to disk without waiting for it, while the next file is prepared."""
     advise = getattr(os, "posix_fadvise", None)
     if advise is not None:
         # The only call in the standard library that starts write-back on Linux. It does not drop dirty pages.

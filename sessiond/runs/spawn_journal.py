@@ -26,6 +26,7 @@ from sessiond.model.record import RUN
 from sessiond.store import dirfd, layout, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.dirfd import BadComponent
+from sessiond.store.parallel_sync import sync_together
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.runs")
@@ -50,9 +51,7 @@ class SpawnJournal:
                 with dirfd.closing(fd):
                     dirfd.write_all(fd, f"{agent_id} {session_id}".strip().encode() + b"\n")
                     if sync:
-                        os.fsync(fd)
-                if sync:
-                    dirfd.fsync_dir(folder)
+                        sync_together((fd, folder))
         except OSError as error:
             sentence = f"the spawn could not be noted in the store: {reason_of(error)}; nothing was made"
             raise StorageError(sentence) from None

@@ -212,6 +212,7 @@ def strace_works() -> bool:
 @pytest.mark.parametrize("call", ["mkdirat", "openat", "write", "fsync", "rename", "close"])
 def test_a_kill_at_any_step_leaves_a_whole_folder_or_one_without_a_manifest(call: str, tmp_path: Path) -> None:
     names = {"a", "b", "manifest.json"}
+    written = {*names, ".tmp-manifest.json"}
     ended, number = False, 0
     while not ended:
         number += 1
@@ -220,7 +221,7 @@ def test_a_kill_at_any_step_leaves_a_whole_folder_or_one_without_a_manifest(call
         folder.parent.mkdir(parents=True)
         # -P: count only calls on files in this folder and not those of the start of Python.
         inject = ["-e", f"trace=/^{call}", "-e", f"inject=/^{call}:signal=KILL:when={number}", f"-P{folder}"]
-        paths = [f"-P{folder / name}" for name in names]
+        paths = [f"-P{folder / name}" for name in written]
         ended = not run_script(["strace", "-f", "-qq", "-o", "/dev/null", *inject, *paths], workspace).returncode
         if (folder / "manifest.json").exists():
             assert set(os.listdir(folder)) == names
@@ -269,11 +270,15 @@ for first in "12":
     materialize(prepared, Path(root), first + "1111111-1111-4111-8111-111111111111")
 """,
     )
-    synced = [call.path.removeprefix("/") for call in calls if call.name == "sync"]
-    folder = ".openclaw/attachments/11111111-1111-4111-8111-111111111111"
-    temporary = synced.pop(4)
-    assert Path(temporary).parent == Path(folder)
-    assert Path(temporary).name.startswith(".tmp-")
-    assert synced[:6] == [".openclaw", "", f"{folder}/a", f"{folder}/b", folder, ".openclaw/attachments"]
-    assert len(synced[6:]) == 5
-    assert synced[-1] == ".openclaw/attachments"
+    steps = [call.path.removeprefix("/") for call in calls if call.name == "sync"]
+    named = [number for number, call in enumerate(calls) if call.name == "rename"]
+    synced = [number for number, call in enumerate(calls) if call.name == "sync"]
+    for first, before, after in (("1", steps[:5], steps[5:7]), ("2", steps[7:10], steps[10:])):
+        folder = f".openclaw/attachments/{first}1111111-1111-4111-8111-111111111111"
+        files = {f"{folder}/a", f"{folder}/b", f"{folder}/.tmp-manifest.json"}
+        # The parent folders are new the first time. What is synced at once, comes in any order.
+        assert (before[:-3], set(before[-3:])) == ([".openclaw", ""] if first == "1" else [], files)
+        assert set(after) == {folder, ".openclaw/attachments"}
+    # The manifest gets its name between the two.
+    assert synced[4] < named[0] < synced[5]
+    assert synced[9] < named[1] < synced[10]
