@@ -51,5 +51,5 @@ def test_a_text_goes_as_text_unless_its_escapes_make_it_longer_than_base64(conte
 
 
 def test_a_file_keeps_its_own_name_unless_another_is_given(tmp_path: Path) -> None:
-    (tmp_path / "notes.md").write_bytes(b"x")
-    assert read_attachment(str(tmp_path / "notes.md")) == {"name": "notes.md", "content": "x", "encoding": "utf8"}
+    (tmp_path / "notes.txt").write_bytes(b"x")
+    assert read_attachment(str(tmp_path / "notes.txt")) == {"name": "notes.txt", "content": "x", "encoding": "utf8"}
