@@ -27,6 +27,7 @@ from sessiond.store.adoption import claim_to_restore, is_own_key, keep_origin
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.folding import Advance, FoldedLine
 from sessiond.store.store import SessionStore
+from sessiond.store.transcript import WrittenBytes
 
 # Read and folded in one step on the event loop: 1.5 ms of small records, and about as much again for each subscriber,
 # so that the step is divided by their number.
@@ -82,7 +83,11 @@ class TranscriptFeed:
         Whether records that the daemon wrote are still to be published: an append returns when they are. Records of
         other programs behind them are read later.
         """
-        more = self._read_step(session) and session.entry.file.folded_to < session.written_end
+        written, session.written = session.written, None
+        if written is not None and self._fold_written(session, written) and self._is_up_to_date(session):
+            more = False
+        else:
+            more = self._read_step(session) and session.entry.file.folded_to < session.written_end
         if session.archived:
             # Followers that still replay it read on, and at its end switch to the key's next session.
             self._bus.wake(session.key)
@@ -90,9 +95,37 @@ class TranscriptFeed:
 
     async def read_on(self, session: Session) -> None:
         """Read one step of what other programs wrote into the file."""
+        # The daemon's own appends are reported too; their commits read on.
+        if session.in_flight or (not session.archived and self._is_own_append(session)):
+            return
         await self._parse_ahead(session)
-        if not session.in_flight:  # else its commit reads on
+        if not session.in_flight:
             self.poke(session)
+
+    def _fold_written(self, session: Session, written: WrittenBytes) -> bool:
+        """Fold what a commit wrote, and publish it. False where the file has to be read."""
+        if session in self._without_key or written.end - written.offset > self._step_bytes(session):
+            return False
+        got = folding.advance_written(session.entry, written, self._store.record_limit, dialect=session.dialect)
+        if got is None:
+            return False
+        self._apply_advance(session, got)
+        return True
+
+    def _is_own_append(self, session: Session) -> bool:
+        """Whether nothing happened to the file but an append of the daemon, which is folded."""
+        try:
+            return self._is_up_to_date(session) and self._store.committer.files.has_same_end(session)
+        except OSError:
+            return False
+
+    def _is_up_to_date(self, session: Session) -> bool:
+        """Whether nothing happened to the file since it was folded."""
+        try:
+            status = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return folding.is_current(session.entry.file, status, session.dialect)
 
     async def _parse_ahead(self, session: Session) -> None:
         """Parse a long line that comes next, off the loop: there it would take 25 ms and more of one step."""
@@ -175,6 +208,7 @@ class TranscriptFeed:
     def session_disappeared(self, session: Session, reason: str) -> None:
         """The file of a session was removed or moved. If an older session has its key now, that one is followed."""
         self.changed.set()
+        self._store.committer.files.forget(session)
         self._on_lost(session)
         if session.superseded:
             return

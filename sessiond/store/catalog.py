@@ -20,7 +20,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.row import CachedRow
 from sessiond.store import layout
-from sessiond.store.transcript import Line
+from sessiond.store.transcript import Line, WrittenBytes
 
 # Shared by all sessions, since hardly any ever has a long line.
 _NO_LINES: Mapping[int, Line] = MappingProxyType({})
@@ -77,7 +77,8 @@ class Session:
     `leaving` exists while the session is being reset or deleted, and is set at the end. `epoch` changes whenever the
     file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is the
     id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that far
-    yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset.
+    yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset; `written` is
+    what the newest commit wrote, for the fold.
     """
 
     key: str
@@ -92,6 +93,7 @@ class Session:
     remnants: tuple[Remnant, ...] = ()
     leaving: trio.Event | None = None
     parsed: Mapping[int, Line] = field(default_factory=lambda: _NO_LINES)
+    written: WrittenBytes | None = None
     row: CachedRow | None = None
     texts: CurrentTexts | None = None
     _order: tuple[int, str] | None = None

@@ -19,10 +19,12 @@ from typing import Protocol, Self
 import trio
 
 from sessiond.errors import Stopping, StorageError
+from sessiond.store.append import Append, Compose
 from sessiond.store.catalog import Session
+from sessiond.store.kept_files import KeptFiles
 from sessiond.store.refusals import storage_error
-from sessiond.store.transcript import Line
-from sessiond.store.writing import Append, Compose, Sync, Writing, as_refusal
+from sessiond.store.transcript import Line, WrittenBytes
+from sessiond.store.writing import Sync, Writing, as_refusal
 
 # The result of an append: (begin, end) of its lines, or the error.
 Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
@@ -92,7 +94,7 @@ class CommitJob:
     parsed. `crash` is a bug.
     """
 
-    __slots__ = ("crash", "done", "is_taken", "parent", "parsed", "session", "waiters")
+    __slots__ = ("crash", "done", "is_taken", "parent", "parsed", "session", "waiters", "written")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -100,6 +102,7 @@ class CommitJob:
         self.parent: str | None = None
         self.is_taken = False
         self.parsed: list[Line] = []
+        self.written: WrittenBytes | None = None
         self.crash: BaseException | None = None
         self.done = trio.Event()
 
@@ -124,6 +127,7 @@ class Committer:
     ) -> None:
         self._sync, self._record_limit = sync, record_limit
         self._on_committed, self._on_refused = on_committed, on_refused
+        self.files = KeptFiles()
         self._threads, self._now = threads(self._carry_out), now
         # What is enqueued for a session, waiting for its turn or for a thread. Joining and taking exclude each other.
         self._open: dict[Session, CommitJob] = {}
@@ -225,6 +229,8 @@ class Committer:
         while session in self._busy:
             await self._freed.wait()
         self._busy.add(session)
+        # It may be moved or removed meanwhile.
+        self.files.forget(session)
         try:
             yield
         finally:
@@ -244,6 +250,7 @@ class Committer:
                 while self._open:
                     await self._report_late_results()
             self._threads.stop()
+            self.files.close()
 
     def _carry_out(self, job: CommitJob) -> None:
         """Commit, in a thread."""
@@ -251,7 +258,11 @@ class Committer:
             job.is_taken = True
         appends: list[Append] = [*job.waiters]
         try:
-            Writing(job.session, appends, job.parent, record_limit=self._record_limit, sync=self._sync).run()
+            writing = Writing(
+                job.session, appends, job.parent, record_limit=self._record_limit, sync=self._sync, files=self.files
+            )
+            writing.run()
+            job.written = writing.written
             # Parsed here because folding runs on the event loop.
             with suppress(MemoryError):
                 limit, dialect = self._record_limit, job.session.dialect
@@ -332,6 +343,7 @@ class Committer:
                 session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
             else:
                 self._on_refused(waiting.error)
+        session.written = job.written
         if job.parsed:
             session.keep_parsed(job.parsed)
 

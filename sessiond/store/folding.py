@@ -18,7 +18,7 @@ from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
 from sessiond.store.tail import Tail
-from sessiond.store.transcript import Line
+from sessiond.store.transcript import Line, WrittenBytes
 
 # At most so many lines without effect are reported one by one.
 _NAMED = 5
@@ -139,6 +139,37 @@ def advance_open(
     entry = replace(entry, file=facts)
     numbered = [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
+
+
+def advance_written(
+    entry: Entry, written: WrittenBytes, record_limit: int, *, dialect: TranscriptDialect
+) -> Advance | None:
+    """As `advance`, over what the daemon has written and verified, without reading the file. None where something else
+    has to be read too, or said of it.
+    """
+    facts = entry.file
+    known = (facts.inode, facts.folded_to, facts.bytes, facts.passed_to, facts.fold)
+    if not written.offset or known != (written.inode, written.offset, written.offset, 0, dialect.fold_version):
+        return None
+    mtime_ms = whole_ms(written.mtime_ns // 1_000_000) or 0
+    tail, last_id, odd = Tail(written.offset, record_limit), facts.last_id, _Oddities()
+    steps: list[FoldedLine] = []
+    for begin, text in tail.feed(written.data):
+        line = transcript.line_of(begin, text, tail.whole, record_limit, dialect)
+        if line is not None:
+            entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd, dialect=dialect)
+            steps.append(FoldedLine(line, entry, entry.message_count, written.checksum(line.end)))
+    if odd.count or tail.whole != written.end:
+        return None
+    facts = replace(
+        facts,
+        bytes=written.end,
+        mtime_ns=written.mtime_ns,
+        folded_to=written.end,
+        last_id=last_id,
+        check=written.checksum(written.end),
+    )
+    return Advance(replace(entry, file=facts), steps, rewritten=False, more=False)
 
 
 def parse_ahead(folder: Folder, entry: Entry, file_name: str, record_limit: int, max_bytes: int) -> Line | None:

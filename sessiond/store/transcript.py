@@ -190,6 +190,28 @@ def checksum(fd: int, offset: int) -> int:
     return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
 
 
+class WrittenBytes(NamedTuple):
+    """What one commit wrote, verified under the file's name: `text` is that behind what stood before it.
+
+    What was written begins at `offset` and ends with the file, which had the given inode and mtime then.
+    """
+
+    text: bytes
+    offset: int
+    end: int
+    inode: int
+    mtime_ns: int
+
+    @property
+    def data(self) -> bytes:
+        return self.text[len(self.text) - (self.end - self.offset) :]
+
+    def checksum(self, end: int) -> int:
+        """As `transcript.checksum`, of the bytes before an offset within what was written."""
+        stop = len(self.text) - (self.end - end)
+        return zlib.crc32(self.text[max(0, stop - CHECKED) : stop])
+
+
 class HalfWritten(OSError):
     """An append failed and could not be blanked out: `data`, or part of it, is in the file at `offset`."""
 

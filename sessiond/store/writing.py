@@ -16,24 +16,22 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sessiond.model import record as records
-from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.lax import whole_ms
 from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.adoption import claim_to_restore
+from sessiond.store.append import Append
 from sessiond.store.catalog import Remnant, Session
+from sessiond.store.kept_files import KeptFile, KeptFiles
 from sessiond.store.presence import require_place
 from sessiond.store.refusals import StoreDisplaced, Unsettled
 from sessiond.store.tail import Tail
-from sessiond.store.transcript import End
+from sessiond.store.transcript import End, WrittenBytes
 
-# Returns the lines for the given parent id. Called in a worker thread, perhaps more than once.
-Compose = Callable[[str | None], list[bytes]]
 # `os.fdatasync`, or a replacement in tests.
 Sync = Callable[[int], None]
 # The pause before each attempt. An editor that replaces the file leaves the name missing for some milliseconds.
@@ -41,35 +39,6 @@ _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
 _PIECE_BYTES = 256 * 1024
 _HEADER, _HEAD_BYTES = re.compile(rb'\A\s*\{[^\n]*"type"\s*:\s*"session"'), 256
 _ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
-
-
-@dataclass(slots=True, eq=False)
-class Append:
-    """What to write; afterwards the place of each line (`found`) or `error`. `last_id` is the id of the last line."""
-
-    compose: Compose
-    last_id: str
-    lines: list[bytes] = field(default_factory=list)
-    found: list[tuple[int, int] | None] = field(default_factory=list)
-    error: OSError | None = None
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """Begin and end of each line, once they were verified."""
-        return [place for place in self.found if place is not None]
-
-    @property
-    def is_missing(self) -> bool:
-        return self.error is None and (not self.found or None in self.found)
-
-    def long_lines(self, record_limit: int, dialect: TranscriptDialect) -> Iterator[transcript.Line]:
-        """The lines that take long to parse, already parsed, for the feed."""
-        if self.error is None:
-            for (begin, end), line in zip(self.places, self.lines, strict=False):
-                if end - begin >= transcript.LONG_LINE:
-                    made = transcript.line_of(begin, line[:-1], end, record_limit, dialect)
-                    if made is not None:
-                        yield made
 
 
 class _Block(NamedTuple):
@@ -95,15 +64,29 @@ class _Block(NamedTuple):
 
 
 class Writing:
-    """One commit to one transcript. After `run` every append has its places or its error. They share one sync."""
+    """One commit to one transcript. After `run` every append has its places or its error. They share one sync.
+
+    `written` are the bytes that now stand at the end of the file, if nobody wrote in between.
+    """
 
     def __init__(
-        self, session: Session, appends: list[Append], parent: str | None, *, record_limit: int, sync: Sync | None
+        self,
+        session: Session,
+        appends: list[Append],
+        parent: str | None,
+        *,
+        record_limit: int,
+        sync: Sync | None,
+        files: KeptFiles,
     ) -> None:
         self._session, self._appends, self._parent = session, appends, parent
-        self._limit, self._sync = record_limit, sync
+        self._limit, self._sync, self._files = record_limit, sync, files
         self._facts = FileFacts()
         self._replaced = False
+        # The file as the last append left it, where nothing has happened to it since.
+        self._untouched: KeptFile | None = None
+        self._open: KeptFile | None = None
+        self.written: WrittenBytes | None = None
         # The blocks in the file that is open now, and all blocks ever written, which are blanked out after a failure.
         self._blocks: list[_Block] = []
         self._written: list[_Block] = []
@@ -120,6 +103,10 @@ class Writing:
             for append in self._appends:
                 append.error = append.error or error
             self._withdraw()
+        else:
+            if self._open is not None:
+                opened.remove(self._open.fd)
+                self._files.keep(self._session, self._open)
         finally:
             for fd in opened:
                 os.close(fd)
@@ -132,16 +119,18 @@ class Writing:
             try:
                 if number:
                     require_place(session.folder)
-                fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDWR | os.O_APPEND)
+                fd, status = self._open_file(opened)
             except (FileNotFoundError, StoreDisplaced) as gone:
                 why = gone
                 continue
-            opened.append(fd)
-            self._blank_out_remnants(fd)
-            if number:
-                self._find_own_lines(fd)
-            status = os.fstat(fd)
-            self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
+            if self._untouched is not None:
+                self._write(fd, b"", End(status.st_size, torn=False))
+            else:
+                self._blank_out_remnants(fd)
+                if number:
+                    self._find_own_lines(fd)
+                    status = os.fstat(fd)
+                self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
             if number:
                 self._remove_duplicates(fd)
             self._sync_written(fd)
@@ -149,6 +138,21 @@ class Writing:
                 return
             why = Unsettled()
         raise why
+
+    def _open_file(self, opened: list[int]) -> tuple[int, os.stat_result]:
+        session = self._session
+        name, folder_fd = session.file_name, session.folder.fd
+        self._untouched = None
+        kept = self._files.take(session)
+        if kept is not None:
+            opened.append(kept.fd)
+            named = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            if kept.is_current(named) and session.keyed_epoch == session.epoch and not session.remnants:
+                self._untouched, self._facts, self._replaced = kept, session.entry.file, False
+                return kept.fd, named
+        fd = dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND)
+        opened.append(fd)
+        return fd, os.fstat(fd)
 
     def _preamble(self, fd: int, status: os.stat_result) -> bytes:
         """The lines to write first so that the file has its session key; empty unless it was rewritten without one."""
@@ -240,8 +244,11 @@ class Writing:
         except (FileNotFoundError, StoreDisplaced):
             named = None
         is_named = named is not None and os.path.samestat(named, opened)
+        if named is not None and is_named and self._stands_untouched(named):
+            return True
         torn = [block for block in self._blocks if not block.is_unchanged_line()]
         if named is not None and is_named and not torn and folding.continues(fd, self._facts, named):
+            self._note_end(fd, named)
             return True
         if is_named:
             for block in torn:
@@ -252,6 +259,34 @@ class Writing:
         for append in self._appends:
             append.found = [None] * len(append.found)
         return False
+
+    def _stands_untouched(self, named: os.stat_result) -> bool:
+        """Whether what was written stands behind what the last append left, with nothing of others in between."""
+        before = self._untouched
+        if before is None or len(self._blocks) != 1 or len(self._blocks[0].data) > _PIECE_BYTES:
+            return False
+        fd, offset, data = self._blocks[0]
+        if offset != before.size:
+            return False
+        text = before.last_bytes + data
+        if os.pread(fd, len(text), offset - len(before.last_bytes)) != text:
+            return False
+        self._keep_end(fd, named, text, offset)
+        return True
+
+    def _note_end(self, fd: int, named: os.stat_result) -> None:
+        if len(self._blocks) == 1 and len(self._blocks[0].data) <= _PIECE_BYTES:
+            _, offset, data = self._blocks[0]
+            begin = max(0, offset - transcript.CHECKED)
+            before = os.pread(fd, offset - begin, begin)
+            if len(before) == offset - begin:
+                self._keep_end(fd, named, before + data, offset)
+
+    def _keep_end(self, fd: int, named: os.stat_result, text: bytes, offset: int) -> None:
+        end = offset + len(self._blocks[0].data)
+        if named.st_size == end and not self._replaced:
+            self._open = KeptFile(fd, named.st_ino, end, named.st_mtime_ns, text[-transcript.CHECKED :])
+            self.written = WrittenBytes(text, offset, end, named.st_ino, named.st_mtime_ns)
 
     def _find_own_lines(self, fd: int) -> None:
         """Find lines that are in this file already, because a program that rewrote the file copied them."""

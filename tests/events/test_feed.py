@@ -607,9 +607,11 @@ def no_free_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_commit_that_the_feed_cannot_read_is_announced_a_second_later(
-    tmp_path: Path, autojump_clock: object
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_a_commit_is_announced_without_reading_the_file_or_a_second_later_if_it_is_long(
+    tmp_path: Path, autojump_clock: object, is_long: bool
 ) -> None:
+    text = "acknowledged" + is_long * "x" * feed.MAX_STEP_BYTES
     lowered = ExitStack()
     armed = False
 
@@ -625,12 +627,14 @@ async def test_a_commit_that_the_feed_cannot_read_is_announced_a_second_later(
         _, reader = parts.follow(KEY)
         with lowered:
             armed = True
-            await parts.say(KEY, "acknowledged")
+            await parts.say(KEY, text)
             armed = False
-            assert reader.summaries == []
+            assert is_long == (reader.summaries == [])
+            if not is_long:
+                await reader.wait_for_text(text)
         # The file is not changed again.
-        await reader.wait_for_text("acknowledged")
-        assert reader.summaries == ["acknowledged"]
+        await reader.wait_for_text(text)
+        assert reader.summaries == [text]
 
 
 async def test_a_file_that_cannot_be_adopted_without_descriptors_is_found_a_second_later(

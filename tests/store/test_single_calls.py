@@ -187,7 +187,9 @@ from sessiond.model.record import header_line
 from sessiond.store import folding
 from sessiond.model.dialects import V3
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.writing import Append, Writing
+from sessiond.store.append import Append
+from sessiond.store.kept_files import KeptFiles
+from sessiond.store.writing import Writing
 def record(own, parent):
     parent = '"' + parent + '"' if parent else "null"
     return ('{"type":"message","id":"%s","parentId":%s,"message":{}}\\n' % (own, parent)).encode()
@@ -206,14 +208,14 @@ session.entry = folding.advance(fd, session.entry, "s.jsonl", 1 << 20, dialect=V
 """
 _APPEND_THREE_SCRIPT = """
 some = appends("a", "b", "c")
-Writing(session, some, "first", record_limit=1 << 20, sync=os.fdatasync).run()
+Writing(session, some, "first", record_limit=1 << 20, sync=os.fdatasync, files=KeptFiles()).run()
 print([one.error for one in some])
 """
 _APPEND_AFTER_REPLACEMENT_SCRIPT = """
 put("new")
 os.rename(place + "/new", place + "/s.jsonl")
 (one,) = appends("a")
-Writing(session, [one], "first", record_limit=1 << 20, sync=os.fdatasync).run()
+Writing(session, [one], "first", record_limit=1 << 20, sync=os.fdatasync, files=KeptFiles()).run()
 print([one.error])
 """
 

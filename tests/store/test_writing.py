@@ -20,10 +20,12 @@ from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, Spawn
 from sessiond.model.record import ENTRY, custom_line, header_line
 from sessiond.store import dirfd, folding, scan
+from sessiond.store.append import Append
 from sessiond.store.catalog import Folder, Remnant, Session
+from sessiond.store.kept_files import KeptFile, KeptFiles
 from sessiond.store.refusals import StoreDisplaced, Unsettled, storage_error
 from sessiond.store.scan import ScanSettings
-from sessiond.store.writing import Append, Writing
+from sessiond.store.writing import Writing
 
 KEY = "agent:main:main"
 LIMIT = 1 << 20
@@ -49,7 +51,16 @@ class ContestedFile:
         self.file = path / "s.jsonl"
         self.file.write_bytes(header() + record("first"))
         self.session = Session(key=KEY, entry=Entry(session_id="s"), folder=folder)
+        self.files = KeptFiles()
         self.fold_new_lines()
+
+    def keep_open(self) -> None:
+        """As if the daemon's last append had left the file as it is now."""
+        fd = os.open(self.file, os.O_RDWR | os.O_APPEND)
+        status = os.fstat(fd)
+        kept = KeptFile(fd, status.st_ino, status.st_size, status.st_mtime_ns, self.file.read_bytes()[-128:])
+        self.files.keep(self.session, kept)
+        self.session.keyed_epoch = self.session.epoch
 
     def fold_new_lines(self) -> None:
         self.session.entry = folding.advance(
@@ -95,7 +106,7 @@ class ContestedFile:
 
         appends[0].compose = compose_after_act
         parent = self.session.entry.file.last_id
-        Writing(self.session, list(appends), parent, record_limit=LIMIT, sync=sync).run()
+        Writing(self.session, list(appends), parent, record_limit=LIMIT, sync=sync, files=self.files).run()
         return appends
 
     def check(self, *appends: Append) -> None:
@@ -124,9 +135,16 @@ class ContestedFile:
         return found
 
 
-@pytest.fixture
-def contested(tmp_path: Path, folder: Folder, settings: ScanSettings) -> ContestedFile:
-    return ContestedFile(tmp_path, folder, settings)
+@pytest.fixture(params=["opened", "kept open"])
+def contested(
+    tmp_path: Path, folder: Folder, settings: ScanSettings, request: pytest.FixtureRequest
+) -> Iterator[ContestedFile]:
+    """A transcript that has to be opened, or is open since the last append."""
+    contested = ContestedFile(tmp_path, folder, settings)
+    if request.param == "kept open":
+        contested.keep_open()
+    yield contested
+    contested.files.close()
 
 
 def test_a_commit_returns_its_places_and_sets_the_parents(contested):
@@ -385,13 +403,19 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away_for_good(contested):
     assert b'"a"' not in away.read_bytes()
 
 
-@pytest.fixture
-def contested_by_path(tmp_path: Path, settings: ScanSettings) -> Iterator[ContestedFile]:
+@pytest.fixture(params=["opened", "kept open"])
+def contested_by_path(
+    tmp_path: Path, settings: ScanSettings, request: pytest.FixtureRequest
+) -> Iterator[ContestedFile]:
     """A transcript whose folder is known by its path."""
     place = tmp_path / "above" / "sessions"
     place.mkdir(parents=True)
     with dirfd.closing(dirfd.open_root(place)) as fd:
-        yield ContestedFile(place, Folder("main", fd, path=str(place), dialect=V3), settings)
+        contested = ContestedFile(place, Folder("main", fd, path=str(place), dialect=V3), settings)
+        if request.param == "kept open":
+            contested.keep_open()
+        yield contested
+        contested.files.close()
 
 
 @pytest.mark.parametrize("part", ["above", "above/sessions"])
@@ -432,7 +456,9 @@ def test_without_memory_to_read_the_folder_that_replaced_it_the_append_is_refuse
             raise MemoryError
 
     append = Append(lambda _parent: lines, "a")
-    Writing(contested_by_path.session, [append], None, record_limit=LIMIT, sync=sync).run()
+    Writing(
+        contested_by_path.session, [append], None, record_limit=LIMIT, sync=sync, files=contested_by_path.files
+    ).run()
     assert isinstance(append.error, StoreDisplaced)
     assert synced == 2
     kept = (tmp_path / "away/sessions/s.jsonl").read_bytes()
@@ -477,7 +503,14 @@ def test_a_sync_that_always_fails_leaves_nothing_of_any_append(contested):
     before = contested.file.read_bytes()
     for _ in range(3):
         appends = [Append(lambda parent, own=own: [record(own, parent)], own) for own in ("a", "b")]
-        Writing(contested.session, list(appends), "first", record_limit=LIMIT, sync=failing_sync(errno.EIO)).run()
+        Writing(
+            contested.session,
+            list(appends),
+            "first",
+            record_limit=LIMIT,
+            sync=failing_sync(errno.EIO),
+            files=contested.files,
+        ).run()
         assert [one.error.errno for one in appends if one.error] == [errno.EIO, errno.EIO]
     after = contested.file.read_bytes()
     assert after.startswith(before) and not after[len(before) :].strip()
@@ -493,7 +526,7 @@ def test_the_blanks_over_a_refused_append_are_synced(contested):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     append = Append(lambda parent: [record("a", parent)], "a")
-    Writing(contested.session, [append], "first", record_limit=LIMIT, sync=sync).run()
+    Writing(contested.session, [append], "first", record_limit=LIMIT, sync=sync, files=contested.files).run()
     assert append.error is not None
     assert [b'"a"' in content for content in synced] == [True, False]
 
@@ -515,7 +548,7 @@ def test_a_refused_append_is_blanked_out_even_without_free_descriptors(contested
 
     append.compose = compose
     try:
-        Writing(contested.session, [append], "first", record_limit=LIMIT, sync=sync).run()
+        Writing(contested.session, [append], "first", record_limit=LIMIT, sync=sync, files=contested.files).run()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in opened:

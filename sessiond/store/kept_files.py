@@ -1,0 +1,86 @@
+"""Descriptors of transcripts that were written to just now, with what was seen of them then.
+
+The next append to such a file saves opening it and reading its end. Knows descriptors and sessions; whether a file is
+still the one of its name is compared by whoever writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+from sessiond.store.catalog import Session
+
+# Sessions that are at work at the same time. More descriptors are of no use, and their number is limited.
+MOST = 32
+
+
+class KeptFile(NamedTuple):
+    """An open transcript, and what was true of it after the last append."""
+
+    fd: int
+    inode: int
+    size: int
+    mtime_ns: int
+    last_bytes: bytes
+
+    def is_current(self, named: os.stat_result) -> bool:
+        """Whether nobody has written since, and the name still means this file. `named` is the status of the name.
+
+        The inode cannot have become another file's while it is open.
+        """
+        return (named.st_ino, named.st_size, named.st_mtime_ns) == (self.inode, self.size, self.mtime_ns)
+
+
+class KeptFiles:
+    """At most `MOST` open transcripts; the longest unused are closed. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[Session, KeptFile] = OrderedDict()
+        self._lock = Lock()
+        self._closed = False
+
+    def take(self, session: Session) -> KeptFile | None:
+        """The session's file, which is the caller's from now on."""
+        with self._lock:
+            return self._files.pop(session, None)
+
+    def keep(self, session: Session, file: KeptFile) -> None:
+        """Take over an open file."""
+        with self._lock:
+            unused = [file] if self._closed else []
+            if not self._closed:
+                self._files[session] = file
+                if len(self._files) > MOST:
+                    unused.append(self._files.popitem(last=False)[1])
+        for one in unused:
+            os.close(one.fd)
+
+    def has_same_end(self, session: Session) -> bool:
+        """Whether the session's file is here, and still ends as the last append left it.
+
+        Size and mtime may be the same after a rewrite: the clock of file systems ticks every few milliseconds.
+        """
+        with self._lock:
+            file = self._files.get(session)
+            if file is None:
+                return False
+            begin = file.size - len(file.last_bytes)
+            return os.pread(file.fd, len(file.last_bytes) + 1, begin) == file.last_bytes
+
+    def forget(self, session: Session) -> None:
+        """Close the session's file, if there is one: a removed transcript takes up space as long as it is open."""
+        file = self.take(session)
+        if file is not None:
+            os.close(file.fd)
+
+    def close(self) -> None:
+        """Close all, and whatever is still given back."""
+        with self._lock:
+            self._closed = True
+            files = [*self._files.values()]
+            self._files.clear()
+        for file in files:
+            os.close(file.fd)

@@ -1,0 +1,110 @@
+"""Open transcripts are few, belong to one user at a time, and are closed when nobody wants them any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sessiond.model.dialects import V3
+from sessiond.model.entry import Entry
+from sessiond.store import transcript
+from sessiond.store.catalog import Folder, Session
+from sessiond.store.kept_files import MOST, KeptFile, KeptFiles
+from sessiond.store.transcript import WrittenBytes
+
+Keep = Callable[[str], tuple[Session, KeptFile]]
+
+
+@pytest.fixture
+def files() -> KeptFiles:
+    return KeptFiles()
+
+
+@pytest.fixture
+def keep(files: KeptFiles, tmp_path: Path) -> Keep:
+    def keep_one(name: str) -> tuple[Session, KeptFile]:
+        path = tmp_path / name
+        path.write_text("the end of a transcript\n")
+        fd = os.open(path, os.O_RDWR)
+        status = os.fstat(fd)
+        session = Session(key=name, entry=Entry(session_id=name), folder=Folder("main", -1, dialect=V3))
+        kept = KeptFile(fd, status.st_ino, status.st_size, status.st_mtime_ns, b"of a transcript\n")
+        files.keep(session, kept)
+        return session, kept
+
+    return keep_one
+
+
+def is_open(kept: KeptFile) -> bool:
+    try:
+        return os.fstat(kept.fd).st_ino == kept.inode
+    except OSError:
+        return False
+
+
+def test_the_longest_unused_file_is_closed_beyond_the_limit(files: KeptFiles, keep: Keep) -> None:
+    all_kept = [keep(str(number)) for number in range(MOST)]
+    assert all(is_open(kept) for _, kept in all_kept)
+    first, kept = all_kept[0]
+    assert files.take(first) == kept
+    files.keep(first, kept)
+    keep("one more")
+    assert [is_open(kept) for _, kept in all_kept] == [True, False, *[True] * (MOST - 2)]
+    files.close()
+
+
+def test_a_file_that_was_taken_is_nobody_elses(files: KeptFiles, keep: Keep) -> None:
+    session, kept = keep("a")
+    assert files.take(session) == kept
+    assert files.take(session) is None
+    files.forget(session)
+    files.close()
+    assert is_open(kept)
+    files.keep(session, kept)
+    assert not is_open(kept)
+
+
+def test_a_forgotten_file_is_closed(files: KeptFiles, keep: Keep) -> None:
+    session, kept = keep("a")
+    files.forget(session)
+    assert not is_open(kept) and files.take(session) is None
+
+
+def test_whoever_changes_the_file_makes_it_another_one(files: KeptFiles, keep: Keep, tmp_path: Path) -> None:
+    session, kept = keep("a")
+    path = tmp_path / "a"
+    assert kept.is_current(path.stat()) and files.has_same_end(session)
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), b"X", kept.size - 2)
+    os.utime(path, ns=(0, kept.mtime_ns))
+    assert kept.is_current(path.stat()) and not files.has_same_end(session)
+    os.utime(path, ns=(0, kept.mtime_ns + 1))
+    assert not kept.is_current(path.stat())
+    os.utime(path, ns=(0, kept.mtime_ns))
+    with path.open("ab") as file:
+        file.write(b"more")
+    assert not kept.is_current(path.stat())
+    (tmp_path / "other").write_bytes(path.read_bytes()[: kept.size])
+    os.utime(tmp_path / "other", ns=(0, kept.mtime_ns))
+    assert not kept.is_current((tmp_path / "other").stat())
+    files.forget(session)
+    assert not files.has_same_end(session)
+
+
+@pytest.mark.parametrize("before", [0, 5, 127, 128, 129, 400])
+def test_checksums_of_written_bytes_are_those_of_the_file(tmp_path: Path, before: int) -> None:
+    lines = [b"x" * size + b"\n" for size in (3, 126, 127, 128, 300)]
+    content = b"b" * before + b"".join(lines)
+    path = tmp_path / "t"
+    path.write_bytes(content)
+    text = content[max(0, before - transcript.CHECKED) :]
+    written = WrittenBytes(text, before, len(content), 1, 2)
+    assert written.data == b"".join(lines)
+    with path.open("rb") as file:
+        end = before
+        for line in lines:
+            end += len(line)
+            assert written.checksum(end) == transcript.checksum(file.fileno(), end)
