@@ -141,6 +141,7 @@ async def open_app(
 
 async def _load(parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress) -> None:
     """Read the store, continue what a crash interrupted, and set `loaded`: everything is at work then."""
+    parts.feed.watch_early(watcher)
     await load_sessions(parts.store, progress)
     for problem in parts.store.problems:
         log.warning("passed over", path=problem.path, reason=problem.reason)

@@ -56,6 +56,7 @@ class TranscriptFeed:
         self._store, self._bus = store, bus
         self._on_lost, self._on_found = on_lost, on_found
         self._folders = Folders(store, self)
+        self.watch_early = self._folders.watch_early
         # Sessions with more to read than one step takes, and those whose rewritten file has no session key.
         self._backlog: dict[Session, None] = {}
         self._without_key: dict[Session, None] = {}

@@ -50,6 +50,8 @@ class Folders:
         self._root = os.path.realpath(store.path)
         self._watcher: Watcher | None = None
         self._by_path: dict[str, Folder] = {}
+        # The agents whose folder was watched before the store was read: whatever changes after that is an event.
+        self._watched_early: set[str] = set()
         # Copies of one transcript under several agents have the same session id, by which the catalog has only one.
         self._twins: dict[tuple[str, str], Session] = {}
         # Sessions whose file was removed, while a run still refers to them: it goes on if the file comes back.
@@ -73,6 +75,17 @@ class Folders:
                 self._watcher.add(self._parent(folder.agent_id))
                 self._watcher.add(path)
 
+    def watch_early(self, watcher: Watcher) -> None:
+        """Watch every folder before the store is read. Then `follow` need not look at every file again."""
+        self._watcher = watcher
+        with contextlib.suppress(OSError):  # what is missing here, `follow` looks at file by file
+            watcher.add(self._root)
+            watcher.add(self._agents)
+            for agent_id in filter(layout.is_agent_folder, os.listdir(self._agents)):
+                watcher.add(self._parent(agent_id))
+                watcher.add(self._path(agent_id))
+                self._watched_early.add(agent_id)
+
     async def follow(self, watcher: Watcher) -> None:
         """Follow the watcher until cancelled."""
         self._watcher = watcher
@@ -80,6 +93,7 @@ class Folders:
         self._find_twins()
         try:
             await self._check_everything()
+            self._watched_early.clear()
             async for batch in watcher:
                 lost = any(
                     isinstance(event, Rescan) or (isinstance(event, NameGone) and not event.name) for event in batch
@@ -162,7 +176,13 @@ class Folders:
         for count, name in enumerate(names):
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
+            if agent_id in self._watched_early and self._is_known(folder, name):
+                continue
             await self._check_file(folder, name)
+
+    def _is_known(self, folder: Folder, name: str) -> bool:
+        session = self._store.catalog.by_id.get(name.removesuffix(layout.SUFFIX))
+        return session is not None and session.folder is folder
 
     async def _check_file(self, folder: Folder, name: str) -> None:
         session_id = layout.session_id_of(name)
@@ -345,8 +365,9 @@ class Folders:
         for count, session in enumerate([*self._store.catalog.by_id.values(), *self._twins.values()]):
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
-            if not session.folder.archived:
-                self._on_gone(self._path(session.folder.agent_id), session.file_name)
+            folder = session.folder
+            if not (folder.archived or folder.agent_id in self._watched_early):
+                self._on_gone(self._path(folder.agent_id), session.file_name)
 
     def _find_twins(self) -> None:
         by_id = self._store.catalog.by_id

@@ -27,6 +27,7 @@ from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, R
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.sessions import lifecycle
 from sessiond.store.catalog import Session
+from sessiond.store.loading import load_sessions
 from sessiond.store.store import Message, SessionStore, open_store
 
 LIMIT = 8 * 1024 * 1024
@@ -200,16 +201,29 @@ class FollowedStore:
 
 @asynccontextmanager
 async def followed_store(
-    folder: Path, *, watcher: Kind = "auto", watching: bool = True, **options: Any
+    folder: Path,
+    *,
+    watcher: Kind = "auto",
+    watching: bool = True,
+    before: Callable[[], None] | None = None,
+    **options: Any,
 ) -> AsyncIterator[FollowedStore]:
-    """The store `folder/store` with its feed. Without `watching` other programs' appends are not noticed."""
+    """The store `folder/store` with its feed. Without `watching` other programs' appends are not noticed.
+
+    `before` is called when the store was read and the feed does not run yet; its folders are watched since before that.
+    """
     settings: dict[str, Any] = {"durable": False, "record_limit": LIMIT, "rules": KeyRules()}
     async with (
-        open_store(folder / "store", listener=lambda: feed, **with_commits(settings | options)) as store,
+        open_store(folder / "store", listener=lambda: feed, **with_commits(settings | options), loads=False) as store,
         open_watcher(watcher) as watched,
     ):
         bus = EventBus()
         feed = TranscriptFeed(store, bus, on_lost=ignore_call, on_found=ignore_call)
+        if watching:
+            feed.watch_early(watched)
+        await load_sessions(store, None)
+        if before is not None:
+            before()
         async with trio.open_nursery() as nursery:
             if watching:
                 nursery.start_soon(feed.run, watched)

@@ -1,0 +1,65 @@
+"""The folders are watched before the store is read: nothing that changes from then on is missed, or read in vain."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from support.followed_store import PATIENCE_S, FollowedStore, append, followed_store, header, line
+
+from sessiond.events.watch import Kind
+
+BACKENDS: list[Kind] = ["inotify", "watchfiles", "polling"]
+
+
+def session_file(folder: Path, name: str, agent: str = "main") -> Path:
+    path = folder / "store" / "agents" / agent / "sessions" / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    append(path, header(name, f"agent:{agent}:{name}") + line("first"))
+    return path
+
+
+def counts(parts: FollowedStore) -> dict[str, int]:
+    return {key: session.entry.message_count for key, session in parts.store.catalog.by_key.items()}
+
+
+async def wait_for_counts(parts: FollowedStore, expected: dict[str, int]) -> None:
+    with trio.move_on_after(PATIENCE_S):
+        while counts(parts) != expected:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    assert counts(parts) == expected
+
+
+@pytest.mark.parametrize("watcher", BACKENDS)
+async def test_what_changes_between_the_reading_and_the_following_is_noticed(tmp_path: Path, watcher: Kind) -> None:
+    grows, goes, moves = (session_file(tmp_path, name) for name in ("grows", "goes", "moves"))
+    session_file(tmp_path, "stays")
+
+    def change() -> None:
+        append(grows, line("second"))
+        goes.unlink()
+        moves.rename(moves.with_name("moved.jsonl"))
+        session_file(tmp_path, "comes")
+        session_file(tmp_path, "comes", agent="other")
+
+    async with followed_store(tmp_path, watcher=watcher, before=change) as parts:
+        expected = {"main:grows": 2, "main:stays": 1, "main:moves": 1, "main:comes": 1, "other:comes": 1}
+        await wait_for_counts(parts, {f"agent:{key}": count for key, count in expected.items()})
+        append(grows, line("third"))
+        await wait_for_counts(parts, {f"agent:{key}": count for key, count in {**expected, "main:grows": 3}.items()})
+
+
+async def test_files_that_were_just_read_are_not_looked_at_again(tmp_path: Path) -> None:
+    """With 100,000 of them that took a second of the event loop."""
+    quiet, grows = session_file(tmp_path, "quiet"), session_file(tmp_path, "grows")
+    read_at = quiet.stat().st_mtime_ns
+
+    def change() -> None:
+        os.utime(quiet, ns=(1, 1))  # of which inotify says nothing
+        append(grows, line("second"))
+
+    async with followed_store(tmp_path, watcher="inotify", before=change) as parts:
+        await wait_for_counts(parts, {"agent:main:quiet": 1, "agent:main:grows": 2})
+        assert parts.session("agent:main:quiet").entry.file.mtime_ns == read_at
