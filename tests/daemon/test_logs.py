@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 
 import pytest
 from structlog.testing import capture_logs
@@ -71,3 +72,22 @@ def test_a_flood_that_meets_a_shortage_fills_no_log() -> None:
     ]
     assert re.fullmatch(r"test_logs\.py:\d+", lines[0]["at"])
     assert [one["event"] for one in logs if one["log_level"] == "error"] == ["internal error"]
+
+
+def test_the_daemon_imports_no_library_that_only_structlog_could_use() -> None:
+    """They are no small part of a start. Whoever asks for one later gets it whole."""
+    script = """
+import sys
+import sessiond.daemon.lifecycle
+assert not {"asyncio", "rich", "pygments"} & set(sys.modules)
+import asyncio
+assert asyncio.run
+import sessiond.daemon.logs as logs
+logs.configure("info")
+try:
+    1 / 0
+except ZeroDivisionError as error:
+    logs.FaultLog(lambda: 0.0).note("test", error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, "ZeroDivisionError" in done.stderr) == (0, True), done.stderr
