@@ -81,10 +81,13 @@ async def read_runs(store: SessionStore) -> tuple[list[Run], list[Run]]:
 
 async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, bool]]:
     """The open runs in the order of acceptance, and whether each stands in a copy."""
+    catalog = store.catalog
+    live = [session for session in catalog.by_key.values() if session.entry.runs]
+    live.sort(key=lambda session: (-session.entry.updated_at, session.key))
     # The copies beside an original do not have its key.
-    others = [session for session in store.catalog.by_id.values() if session.superseded]
+    others = [session for session in catalog.by_id.values() if session.superseded and session.entry.runs]
     found: list[tuple[LiveRun, Session, bool]] = []
-    for session in [one for one in (*store.catalog.newest(), *others) if one.entry.runs]:
+    for session in (*live, *others):
         copied = await find_copied_runs(store, session, [run.run_id for run in session.entry.runs])
         runs = [(run, session, run.run_id in copied) for run in session.entry.runs]
         found += [one for one in runs if one[2] or not session.superseded]

@@ -169,8 +169,9 @@ class Catalog:
 
     def load(self, sessions: list[Session]) -> None:
         """Add many sessions at once, which is faster than inserting each into the order."""
-        for session in sessions:
-            self._claim(session)
+        if not self._claim_distinct(sessions):
+            for session in sessions:
+                self._claim(session)
         live = [session for session in sessions if not session.archived]
         for session in live:
             self._index(session)
@@ -181,6 +182,18 @@ class Catalog:
         if self._claim(session):
             self._index(session)
             self._order.add(session._order)
+
+    def _claim_distinct(self, sessions: list[Session]) -> bool:
+        """Register the sessions at once; False, and none of them, where any two have a key or an id in common."""
+        by_key = {session.key: session for session in sessions}
+        by_id = {session.entry.session_id: session for session in sessions}
+        if any(session.archived for session in sessions) or not len(by_key) == len(by_id) == len(sessions):
+            return False
+        if not (self.by_key.keys().isdisjoint(by_key) and self.by_id.keys().isdisjoint(by_id)):
+            return False
+        self.by_key.update(by_key)
+        self.by_id.update(by_id)
+        return True
 
     def _claim(self, session: Session) -> bool:
         """Register the session under its key; whether it is the current one."""

@@ -109,7 +109,8 @@ def _load_own(index: Index, data: bytes) -> bool:
         piece = data[start : cut if cut > 0 else end]
         try:
             for entry in _decode_entries(b"{%b}" % piece).values():
-                if not _is_usable(entry) or _may_be_too_deep(entry):
+                has_nested = entry.delivery_context is not None or entry.spawn is not None
+                if not _is_usable(entry) or (has_nested and _is_too_deep(entry)):
                     return False
                 _share_values(entry, shared)
                 entries[entry.session_id] = entry
@@ -120,7 +121,7 @@ def _load_own(index: Index, data: bytes) -> bool:
     return True
 
 
-def _may_be_too_deep(entry: Entry) -> bool:
+def _is_too_deep(entry: Entry) -> bool:
     nested = (entry.delivery_context, entry.spawn and entry.spawn.attachments)
     return any(value is not None and lax.is_too_deep(_encode(value)) for value in nested)
 

@@ -75,7 +75,11 @@ def remove_leftovers(folder_fd: int) -> None:
     """Remove the temporary files of a killed process. Call it right after locking the store."""
     with contextlib.suppress(OSError), os.scandir(folder_fd) as entries:
         for item in entries:
-            if _TEMPORARY.fullmatch(item.name) and item.is_file(follow_symlinks=False):
+            if (
+                item.name.startswith(dirfd.TEMP_PREFIX)
+                and _TEMPORARY.fullmatch(item.name)
+                and item.is_file(follow_symlinks=False)
+            ):
                 with contextlib.suppress(OSError):
                     os.unlink(item.name, dir_fd=folder_fd)
 

@@ -149,3 +149,14 @@ def test_the_parent_of_the_next_record_is_the_last_one_written_until_the_fold_ha
     assert one.last_id == "stranger"
     catalog.replace(one, replace(one.entry, file=FileFacts(folded_to=20, last_id="rewritten")))
     assert one.last_id == "rewritten"
+
+
+def test_files_with_one_id_in_two_folders_are_both_loaded():
+    catalog, other = Catalog(), Folder("other", -1, dialect=V3)
+    one, twin = session("s1", "agent:main:x"), session("s1", "agent:other:x", other)
+    alone = session("s2", "agent:other:y", other)
+    catalog.load([one])
+    catalog.load([twin, alone])
+    assert catalog.by_key == {"agent:main:x": one, "agent:other:x": twin, "agent:other:y": alone}
+    assert catalog.by_id == {"s1": twin, "s2": alone}
+    assert list(catalog.newest()) == [one, twin, alone]
