@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from sessiond.errors import StorageError
-from sessiond.store import layout
+from sessiond.store import dirfd, layout
 
 
 @lru_cache(maxsize=256)  # asked for in every run
@@ -27,8 +30,12 @@ def make_workspace(agent_id: str, folder: Path, store: Path) -> None:
             return
         path = agents
         for part in folder.relative_to(agents).parts:
-            path = path / part
-            path.mkdir(mode=0o700, exist_ok=True)
+            parent, path = path, path / part
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                _sync_names(parent)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no path"
         # The error does not name the path: no path outside the store leaves the daemon. The configuration has it.
@@ -36,3 +43,12 @@ def make_workspace(agent_id: str, folder: Path, store: Path) -> None:
             f"the workspace of agent {agent_id} cannot be made: {reason}; something else stands where the folder"
             " belongs, or it may not be written there. Put that right, then send again"
         ) from None
+
+
+def _sync_names(folder: Path) -> None:
+    """Or a power cut could take the files of an accepted message with the workspace in which they are."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        dirfd.fsync_dir(fd)
+    finally:
+        os.close(fd)
