@@ -167,7 +167,8 @@ class Folders:
             self._watcher.add(self._parent(agent_id))
             self._watcher.add(self._path(agent_id))
             folder = self._store.folder(agent_id)
-            names = os.listdir(folder.fd)
+            is_read = agent_id in self._watched_early and folder.left_out is not None
+            names = sorted(folder.left_out or ()) if is_read else os.listdir(folder.fd)
             if layout.INDEX in folder.waiting:
                 await self._read_index(folder)
         except OSError as error:
@@ -176,13 +177,7 @@ class Folders:
         for count, name in enumerate(names):
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
-            if agent_id in self._watched_early and self._is_known(folder, name):
-                continue
             await self._check_file(folder, name)
-
-    def _is_known(self, folder: Folder, name: str) -> bool:
-        session = self._store.catalog.by_id.get(name.removesuffix(layout.SUFFIX))
-        return session is not None and session.folder is folder
 
     async def _check_file(self, folder: Folder, name: str) -> None:
         session_id = layout.session_id_of(name)

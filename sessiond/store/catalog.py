@@ -32,7 +32,8 @@ class Folder:
 
     `path` is the path under which it was opened; if empty, its place is not checked. `waiting` are files that could not
     be adopted yet; until they are, the index of another program beside them is not replaced. A torn index is set aside
-    when the daemon saves its own (`has_torn_index`). `dialect` is the format of its transcripts.
+    when the daemon saves its own (`has_torn_index`). `dialect` is the format of its transcripts. `left_out` are the
+    transcripts of which the reading at the start made no session; None where it did not read the folder.
     """
 
     agent_id: str
@@ -43,6 +44,7 @@ class Folder:
     dirty: bool = False
     has_torn_index: bool = False
     waiting: set[str] = field(default_factory=set)
+    left_out: set[str] | None = None
     _identity: tuple[int, int] | None = None
 
     @property

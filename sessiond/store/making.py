@@ -75,13 +75,15 @@ def remove_leftovers(folder_fd: int) -> None:
     """Remove the temporary files of a killed process. Call it right after locking the store."""
     with contextlib.suppress(OSError), os.scandir(folder_fd) as entries:
         for item in entries:
-            if (
-                item.name.startswith(dirfd.TEMP_PREFIX)
-                and _TEMPORARY.fullmatch(item.name)
-                and item.is_file(follow_symlinks=False)
-            ):
-                with contextlib.suppress(OSError):
-                    os.unlink(item.name, dir_fd=folder_fd)
+            remove_if_leftover(folder_fd, item)
+
+
+def remove_if_leftover(folder_fd: int, item: os.DirEntry[str]) -> None:
+    """Remove what is in the folder under this name, if it is a temporary file of a killed process."""
+    if _TEMPORARY.fullmatch(item.name):
+        with contextlib.suppress(OSError):
+            if item.is_file(follow_symlinks=False):
+                os.unlink(item.name, dir_fd=folder_fd)
 
 
 def remove_leftovers_of_backups(root_fd: int) -> None:

@@ -54,14 +54,14 @@ def scan_folder(
     folder: Folder, settings: ScanSettings, progress: Progress | None, problems: list[Problem]
 ) -> list[Session]:
     """The sessions of one folder with up-to-date entries. Sessions of other programs are adopted."""
-    making.remove_leftovers(folder.fd)
+    left_out: set[str] = set()
     known = index.load(folder.fd)
     folder.has_torn_index = known.torn
     foreign = foreign_of(known, folder, settings)
     if foreign is None:
         folder.waiting.add(layout.INDEX)
     problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
-    sessions, changed = _find_sessions(folder, known, problems)
+    sessions, changed = _find_sessions(folder, known, left_out, problems)
     for done, (name, entry) in enumerate(changed):
         if progress is not None:
             progress(done, len(changed), folder.agent_id)
@@ -70,14 +70,18 @@ def scan_folder(
             made = read_session(folder, name, entry, foreign, settings, problems=problems)
         except OSError as error:
             problems.append(problem_of(path_of(folder, name), error))
+            left_out.add(name)
             if dirfd.is_passing(error) and foreign != {} and not folder.archived:
                 folder.waiting.add(name)
             continue
         if made is not None:
             sessions.append(made)
+        else:
+            left_out.add(name)
     if foreign and not folder.archived:
         sessions += create_settings_only_sessions(folder, foreign, settings, problems)
     folder.dirty = folder.dirty or bool(known.damaged) or len(known.ours) != len(sessions)
+    folder.left_out = left_out
     return sessions
 
 
@@ -203,10 +207,10 @@ def _exists(folder_fd: int, name: str) -> bool:
 
 
 def _find_sessions(
-    folder: Folder, known: index.Index, problems: list[Problem]
+    folder: Folder, known: index.Index, left_out: set[str], problems: list[Problem]
 ) -> tuple[list[Session], list[tuple[str, Entry | None]]]:
     """The sessions of the files that have not changed since the index was saved; and the other transcripts by name,
-    each with its entry in the index, if it has one.
+    each with its entry in the index, if it has one. Those that cannot be looked at go to `left_out`.
     """
     sessions: list[Session] = []
     changed: list[tuple[str, Entry | None]] = []
@@ -216,6 +220,7 @@ def _find_sessions(
             name = item.name
             session_id = layout.session_id_of(name)
             if session_id is None:
+                making.remove_if_leftover(folder.fd, item)
                 continue
             entry = known.ours.get(session_id)
             if entry is not None and not entry.session_key.startswith(prefix):
@@ -231,6 +236,7 @@ def _find_sessions(
                 continue  # removed meanwhile
             except OSError as error:
                 problems.append(problem_of(path_of(folder, name), error))
+                left_out.add(name)
                 continue
             if entry is not None and folding.is_current(entry.file, stat, folder.dialect):
                 sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
