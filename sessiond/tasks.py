@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import trio
 
 T = TypeVar("T")
-# `run_in_thread`; tests pass one that works inline, or when they say so.
+# `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
 
 
@@ -31,7 +31,7 @@ async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
 
 
-def threads_apart(most: int) -> Callable[..., Awaitable[Any]]:
+def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
     """As `run_in_thread`, with up to `most` threads at once of its own: no other work keeps this one waiting.
 
     Trio's default, 40 threads for everything, is used up by forty long reads.

@@ -85,7 +85,9 @@ def reload(args: Args) -> None:
         after = before
         while after.get("reloadedAt") == before.get("reloadedAt"):
             if time.monotonic() > deadline:
-                raise CommandFailed("the daemon did not say whether it took it over", hint='see "sessiond status"')
+                raise CommandFailed(
+                    "the daemon did not report the result of the reload in time", hint='see "sessiond status"'
+                )
             time.sleep(0.02)  # noqa: TID251 - at a process border: a signal has no answer
             after = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
         agents = len(client.call("agents_list", timeout_s=CALL_TIMEOUT_S)["agents"])

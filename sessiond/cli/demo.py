@@ -58,7 +58,7 @@ class DemoWatcher:
             if self._failure is not None:
                 raise self._failure
             if time.monotonic() > deadline:
-                raise CommandFailed("the demo stopped: the daemon does not take its subscription")
+                raise CommandFailed("the demo stopped: the daemon did not confirm its subscription in time")
             pause.wait(0.01)
 
     def _watch(self) -> None:

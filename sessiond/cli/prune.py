@@ -12,7 +12,7 @@ from sessiond.errors import pluralize
 
 def run(args: Args) -> None:
     if args.older_than is None:
-        raise CommandFailed("say how old is old enough", hint="as in: sessiond prune --older-than 90d", status=USAGE)
+        raise CommandFailed("--older-than is missing", hint="as in: sessiond prune --older-than 90d", status=USAGE)
     params = {"olderThanMs": int(args.older_than * 1000), "confirm": args.yes}
     done = ask_long(args, "sessions.prune", params, "looking through the archive")
     if args.json:

@@ -143,7 +143,11 @@ def _below_home(path: Path) -> str:
 
 def _ask_consent() -> bool:
     if not sys.stdin.isatty():
-        raise CommandFailed("there is nobody to ask", hint="to do this: sessiond setup --yes", status=USAGE)
+        raise CommandFailed(
+            "standard input is not a terminal, so setup cannot ask",
+            hint="to do this: sessiond setup --yes",
+            status=USAGE,
+        )
     sys.stdout.write("\nDo this? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -242,7 +242,7 @@ class TrioSubscription:
         self._on_connect = on_connect
         self._retry = Reconnection()
         self._link: TrioLink | None = None
-        self._stands = False  # whether `on_connect` has run for this link
+        self._is_announced = False  # whether `on_connect` has run for this link
         self._ready: deque[Event] = deque()
 
     def __aiter__(self) -> Self:
@@ -250,7 +250,7 @@ class TrioSubscription:
 
     async def __anext__(self) -> Event:
         while True:
-            while self._ready and self._stands:
+            while self._ready and self._is_announced:
                 event = self._ready.popleft()
                 if self._follow.take(event):
                     return event
@@ -271,11 +271,11 @@ class TrioSubscription:
         """Read what comes next into `_ready`. Each step that is cancelled is done again by the next call."""
         if self._link is None:
             self._link = await self._connect()
-            self._stands = False
-        if not self._stands:
+            self._is_announced = False
+        if not self._is_announced:
             if self._on_connect is not None:
                 await self._on_connect()
-            self._stands = True
+            self._is_announced = True
         else:
             self._ready += [message for message in await self._link.receive() if isinstance(message, Event)]
 

@@ -250,7 +250,7 @@ def load(path: Path | None = None) -> Config:
         flags = os.O_RDONLY | os.O_CLOEXEC | (0 if handed_over else os.O_NONBLOCK)
         with open(os.open(file, flags), "rb") as stream:
             if not handed_over and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError(f"{name}: this is a pipe and no file")
+                raise ConfigError(f"{name}: this is a pipe, not a regular file")
             config_trust.check_file(file, stream.fileno(), name)
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:

@@ -221,7 +221,7 @@ class _Parts:
             ActiveConnections(),
             AttachmentService(ids=ids),
         )
-        self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._cut)
+        self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._close_connections)
         self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
         self.host = self._build_host(sockets)
         self.supervisor = RunSupervisor(store, self.bus, self.host, clock, ids, follow_ups=self.follow_ups)
@@ -267,9 +267,9 @@ class _Parts:
     def _is_live(self, run_id: str) -> bool:
         return run_id in self.supervisor.registry.live
 
-    def _cut(self, is_dead: Callable[[Caller], bool]) -> None:
+    def _close_connections(self, has_invalid_token: Callable[[Caller], bool]) -> None:
         """Close the connections whose token has become invalid."""
-        self.services.budgets.closed["token_over"] += self.active_connections.close_where(is_dead)
+        self.services.budgets.closed["token_over"] += self.active_connections.close_where(has_invalid_token)
 
     def _run_scopes(self, key: str) -> frozenset[str]:
         return self.services.run_scopes(key)

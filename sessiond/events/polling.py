@@ -14,7 +14,7 @@ import trio
 
 from sessiond.events.watch_backend import Backend, NameChanged, NameGone, WatchEvent, merge_events, wait_out_shortage
 from sessiond.store import dirfd
-from sessiond.tasks import threads_apart
+from sessiond.tasks import own_threads
 
 _INTERVAL_S = 0.25
 # The share of a core that listing may take: 10,000 files take 32 ms, so the pause grows with the number of files.
@@ -42,7 +42,7 @@ class PollingBackend:
         self._listings: dict[str, Listing] = {}
         self._identity: dict[str, int] = {}
         self._closed = trio.Event()
-        self._run_sync = threads_apart(1)
+        self._run_sync = own_threads(1)
 
     def add(self, directory: str) -> None:
         identity = _identity(directory)

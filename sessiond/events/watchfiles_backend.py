@@ -28,7 +28,7 @@ from sessiond.events.watch_backend import (
     merge_events,
     wait_out_shortage,
 )
-from sessiond.tasks import threads_apart
+from sessiond.tasks import own_threads
 
 # An event takes up to two steps. 8 ms: a median of 17 ms (with 10 ms 21) at 2 % of a core; 1 ms would be 3 ms at 4 %.
 _STEP_MS = 8
@@ -60,7 +60,7 @@ class WatchfilesBackend:
         self._first_root = trio.Event()
         self._closed = False
         # Apart: the waiting thread must not count among those for file access.
-        self._run_sync = threads_apart(1)
+        self._run_sync = own_threads(1)
 
     def add(self, directory: str) -> None:
         real = _real_folder(directory)

@@ -51,7 +51,7 @@ async def handle(ctx: Context, params: SessionsImportParams) -> SessionsImportRe
     except OSError as error:
         raise InvalidParams(f"`$.path` cannot be opened: {error.strerror}.", field="$.path") from None
     with dirfd.closing(root_fd):
-        async with services.session_changes.alone("import"):
+        async with services.session_changes.exclusive("import"):
             imported, skipped = await importing.openclaw_folder(
                 services.store, services.feed, services.time_slicer, root_fd
             )

@@ -91,7 +91,7 @@ class Persistence:
                 break
             with trio.move_on_after(pause_s):
                 await self._stopped.wait()
-        raise Stopping("sessiond is stopping; the next start goes on with this")
+        raise Stopping("sessiond is stopping; its next start continues this")
 
     async def append(
         self,

@@ -70,7 +70,7 @@ class SessionChanges:
         found = self.store.catalog.by_key.get(key)
         if found is not None and found.leaving is None:
             return found, False
-        async with self.alone(key):
+        async with self.exclusive(key):
             await self.store.presence.wait_until_known(key)
             found = self.store.catalog.by_key.get(key)
             if found is not None:
@@ -79,7 +79,7 @@ class SessionChanges:
             return session, True
 
     @asynccontextmanager
-    async def alone(self, key: str) -> AsyncIterator[None]:
+    async def exclusive(self, key: str) -> AsyncIterator[None]:
         """While the context lasts, no other task creates, resets or deletes the session of `key`."""
         lock = self._under_way.setdefault(key, trio.Lock())
         try:
@@ -125,7 +125,7 @@ async def reset(
     `on_marked` is called when messages that are sent from then on wait for the new session.
     """
     store = session_changes.store
-    async with session_changes.alone(session.key):
+    async with session_changes.exclusive(session.key):
         old = store.catalog.by_key.get(session.key)
         if old is None:
             raise no_such_session(session.key)
@@ -160,7 +160,7 @@ async def delete(
     `on_marked` is called when messages that are sent from then on wait for the end of this.
     """
     store = session_changes.store
-    async with session_changes.alone(session.key):
+    async with session_changes.exclusive(session.key):
         live = store.catalog.by_key.get(session.key)
         if live is None:
             raise no_such_session(session.key)

@@ -1,8 +1,8 @@
 """Threads that carry out commits, so that one slow file does not hold up the others.
 
 One thread does all the work while commits are quick: more of them would only contend with the event loop for the
-interpreter lock (64 clients: a third more appends). Where a commit takes longer than a look around, as on a network
-disk, another thread goes on with the queue, and with it the file system can merge syncs. Knows commits as functions.
+interpreter lock (64 clients: a third more appends). Where a commit takes longer than `STALL_S`, as on a network disk,
+another thread goes on with the queue, and with it the file system can merge syncs. Knows commits as functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 THREADS = 4
-# A commit takes 0.2 ms on a quiet disk. Whoever waits for longer than this gets a thread of his own.
+# A commit takes 0.2 ms on a quiet disk. A job that waits for longer than this gets another thread.
 STALL_S = 0.002
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class CommitThreads(Generic[T]):
         self._lock = threading.Lock()
         self._first_is_wanted = threading.Condition(self._lock)
         self._another_is_wanted = threading.Condition(self._lock)
-        self._first_waits = self._stands_by = self._closed = False
+        self._first_waits = self._another_watches = self._closed = False
         self._taken = 0
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class CommitThreads(Generic[T]):
             if self._first_waits:
                 self._first_waits = False
                 self._first_is_wanted.notify()
-            elif not self._stands_by:
+            elif not self._another_watches:
                 self._another_is_wanted.notify()
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class CommitThreads(Generic[T]):
         with self._lock:
             while not (self._queue and was_slow):
                 was_slow = False
-                if self._queue and not self._stands_by:
+                if self._queue and not self._another_watches:
                     if self._is_stalled():
                         break
                 elif self._closed:
@@ -106,15 +106,15 @@ class CommitThreads(Generic[T]):
             return self._take()
 
     def _is_stalled(self) -> bool:
-        """Whether nothing is taken from the queue while one looks on."""
-        taken, self._stands_by = self._taken, True
+        """Whether nothing is taken from the queue for `STALL_S`."""
+        taken, self._another_watches = self._taken, True
         self._another_is_wanted.wait(STALL_S)
-        self._stands_by = False
+        self._another_watches = False
         return bool(self._queue) and self._taken == taken
 
     def _take(self) -> T:
         self._taken += 1
         job = self._queue.popleft()
-        if self._queue and not self._stands_by:
+        if self._queue and not self._another_watches:
             self._another_is_wanted.notify()
         return job

@@ -35,7 +35,7 @@ from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, storage_error
 from sessiond.store.writing import Sync
-from sessiond.tasks import RunSync, run_in_thread, threads_apart
+from sessiond.tasks import RunSync, own_threads, run_in_thread
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -79,8 +79,8 @@ class SessionStore:
         self._listener = listener
         # What clients read keeps neither writes nor the feed waiting.
         self.run_sync = run_sync or run_in_thread
-        self._run_write = run_sync or threads_apart(_WRITING_THREADS)
-        self.run_for_feed = run_sync or threads_apart(2)
+        self._run_write = run_sync or own_threads(_WRITING_THREADS)
+        self.run_for_feed = run_sync or own_threads(2)
         # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
         self._clock, self._ids, self._durable = clock, ids, sync is not None

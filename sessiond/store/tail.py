@@ -31,7 +31,7 @@ class Tail:
         """How far a half line over the limit was read at the end; 0 where there is none."""
         return self.offset if self._skipping else 0
 
-    def pass_line(self, end: int) -> None:
+    def skip_to(self, end: int) -> None:
         """A whole line, which begins at `offset`, is known: the next byte fed stands behind it, at `end`."""
         self.offset = self.whole = end
 

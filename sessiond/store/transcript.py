@@ -67,7 +67,7 @@ def read_tail(
     while stop is None or tail.offset < stop:
         ahead = parsed.get(tail.offset)
         if ahead is not None and tail.whole == tail.offset and _is_unchanged(fd, ahead):
-            tail.pass_line(ahead.end)
+            tail.skip_to(ahead.end)
             yield ahead
             continue
         size = block if stop is None else min(block, stop - tail.offset)

@@ -244,7 +244,7 @@ class Writing:
         except (FileNotFoundError, StoreDisplaced):
             named = None
         is_named = named is not None and os.path.samestat(named, opened)
-        if named is not None and is_named and self._stands_untouched(named):
+        if named is not None and is_named and self._is_appended_unchanged(named):
             return True
         torn = [block for block in self._blocks if not block.is_unchanged_line()]
         if named is not None and is_named and not torn and folding.continues(fd, self._facts, named):
@@ -260,7 +260,7 @@ class Writing:
             append.found = [None] * len(append.found)
         return False
 
-    def _stands_untouched(self, named: os.stat_result) -> bool:
+    def _is_appended_unchanged(self, named: os.stat_result) -> bool:
         """Whether what was written stands behind what the last append left, with nothing of others in between."""
         before = self._untouched
         if before is None or len(self._blocks) != 1 or len(self._blocks[0].data) > _PIECE_BYTES:

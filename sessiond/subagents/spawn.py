@@ -109,7 +109,7 @@ class Spawner:
         with self.pending_children.begin(requester.key) as pending:
             with pending.scope:
                 # If the same request comes twice at once, the second finds the child of the first.
-                async with self._alone(child_key):
+                async with self._exclusive(child_key):
                     made = await self._spawn(requester, wanted, child_key, pending, sandboxed=sandboxed, sees=sees)
             pending.check_created(made)
         assert made is not None
@@ -183,7 +183,7 @@ class Spawner:
         return run, receipt
 
     @asynccontextmanager
-    async def _alone(self, child_key: str) -> AsyncIterator[None]:
+    async def _exclusive(self, child_key: str) -> AsyncIterator[None]:
         lock = self._under_way.setdefault(child_key, trio.Lock())
         try:
             async with lock:

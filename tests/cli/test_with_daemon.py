@@ -168,7 +168,7 @@ def test_output_that_cannot_be_written_is_reported_in_a_sentence(started: Daemon
         ("history $'\\xff'", r"'\xff' is not UTF-8 text"),
         ("watch $'\\xff'", r"'\xff' is not UTF-8 text"),
         ("search $'a\\xff'", r"'a\xff' is not UTF-8 text"),
-        ('call chat.send \'{"sessionKey":"main","message":"\\ud800"}\'', "has half of a character"),
+        ('call chat.send \'{"sessionKey":"main","message":"\\ud800"}\'', "contains a lone surrogate"),
     ],
 )
 def test_arguments_that_are_not_utf8_are_refused_with_a_sentence(started: Daemon, line: str, said: str) -> None:

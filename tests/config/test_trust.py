@@ -94,5 +94,5 @@ def test_a_pipe_passed_by_the_shell_is_read() -> None:
 
 def test_a_named_pipe_in_a_folder_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.toml", 0o600)
-    with pytest.raises(ConfigError, match="a pipe and no file"):
+    with pytest.raises(ConfigError, match="a pipe, not a regular file"):
         config.load(tmp_path / "config.toml")

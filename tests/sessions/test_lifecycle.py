@@ -64,7 +64,7 @@ async def test_a_key_is_held_by_one_task_at_a_time_even_if_others_are_cancelled(
         async def hold_key(patience_s: float) -> None:
             nonlocal inside, most
             with trio.move_on_after(patience_s):
-                async with session_changes.alone(KEY):
+                async with session_changes.exclusive(KEY):
                     inside += 1
                     most = max(most, inside)
                     with trio.CancelScope(shield=True):

@@ -57,7 +57,7 @@ def _decode_word(text: str) -> str:
     try:
         data = os.fsencode(text)
     except UnicodeEncodeError:
-        raise CommandFailed(f"{quote(text)} has half of a character", status=USAGE) from None
+        raise CommandFailed(f"{quote(text)} contains a lone surrogate", status=USAGE) from None
     try:
         return data.decode()
     except UnicodeDecodeError:
