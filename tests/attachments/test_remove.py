@@ -243,7 +243,7 @@ def test_ten_thousand_files_are_removed(workspace: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"a\nb", b"-rf", b"*", b" ", b"x" * 255, "\u202e".encode()])
-def test_any_name_is_removed(workspace: Path, folder: Path, name: bytes) -> None:
+def test_a_file_with_any_name_is_removed(workspace: Path, folder: Path, name: bytes) -> None:
     os.mkdir(os.path.join(os.fsencode(folder), name))
     os.close(os.open(os.path.join(os.fsencode(folder), name, name), os.O_CREAT | os.O_WRONLY))
     remove_all(workspace)

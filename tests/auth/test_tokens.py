@@ -173,7 +173,7 @@ def test_a_token_of_another_store_is_refused() -> None:
 GOOD_CWT = {1: "sessiond", 2: MAIN, 4: 1_700_003_600, 6: 1_700_000_000, 7: b"x" * 16, -70003: False, -70004: ["read"]}
 
 
-def test_the_unchanged_test_claims_are_valid() -> None:
+def test_a_token_with_the_unchanged_claims_is_valid() -> None:
     assert verify(sign_claims(GOOD_CWT), KEY.public, NOW, never).scopes == {"read"}
 
 

@@ -46,7 +46,7 @@ def test_a_run_is_found_through_a_program_that_strips_token_variables(tmp_path: 
     assert run_nested(run, stripped) == "/run/one.sock|token-one"
 
 
-def test_the_nearest_run_counts(tmp_path: Path) -> None:
+def test_in_nested_runs_the_nearest_run_is_used(tmp_path: Path) -> None:
     assert run_nested(run_environment(tmp_path), run_environment(tmp_path, "two"), BARE) == "/run/two.sock|token-two"
 
 

@@ -209,7 +209,7 @@ async def _set_soon(go: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("route", ["history", "kill"])
-async def test_http_waits_too(tmp_path: Path, route: str) -> None:
+async def test_an_http_request_waits_while_loading(tmp_path: Path, route: str) -> None:
     write_session(tmp_path, KEY, NAME, "old")
     async with held_loading(tmp_path) as held:
         router = Router()

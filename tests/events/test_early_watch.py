@@ -33,7 +33,7 @@ async def wait_for_counts(parts: FollowedStore, expected: dict[str, int]) -> Non
 
 
 @pytest.mark.parametrize("watcher", BACKENDS)
-async def test_what_changes_between_the_reading_and_the_following_is_noticed(tmp_path: Path, watcher: Kind) -> None:
+async def test_changes_between_the_scan_and_the_feed_are_noticed(tmp_path: Path, watcher: Kind) -> None:
     grows, goes, moves = (session_file(tmp_path, name) for name in ("grows", "goes", "moves"))
     session_file(tmp_path, "stays")
 

@@ -104,9 +104,7 @@ async def test_light_runs_take_no_slots_of_the_others_and_are_limited_for_themse
     assert harness.supervisor.queues._slots.taken == {"light": 0, "subagent": 0, "other": 0}
 
 
-async def test_a_slot_is_freed_as_what_it_was_taken_whatever_the_agent_is_then(
-    harness: RunHarness, autojump_clock: Any
-):
+async def test_a_slot_is_freed_in_its_own_class_after_the_agent_changed_class(harness: RunHarness, autojump_clock: Any):
     harness.agent.act = harness.agent.wait
     run = await harness.accept("hello")
     harness.host.light = {"main"}  # the configuration was read again meanwhile

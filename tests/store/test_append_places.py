@@ -90,7 +90,7 @@ async def test_a_place_that_is_given_up_holds_up_nobody(tmp_path: Path) -> None:
     assert there.lines() == ["behind"]
 
 
-async def test_who_waits_for_what_was_asked_for_waits_for_places_too(tmp_path: Path) -> None:
+async def test_waiting_for_earlier_appends_includes_earlier_places(tmp_path: Path) -> None:
     seen: list[list[str]] = []
     async with bench(tmp_path) as there, trio.open_nursery() as nursery:
 
@@ -106,7 +106,7 @@ async def test_who_waits_for_what_was_asked_for_waits_for_places_too(tmp_path: P
     assert seen == [["first"]]
 
 
-async def test_who_waits_does_not_wait_for_places_that_are_taken_later(tmp_path: Path) -> None:
+async def test_waiting_for_earlier_appends_does_not_include_later_places(tmp_path: Path) -> None:
     async with bench(tmp_path) as there, trio.open_nursery() as nursery:
         first = there.committer.take_place(there.session)
         nursery.start_soon(there.append, "second")
@@ -118,7 +118,7 @@ async def test_who_waits_does_not_wait_for_places_that_are_taken_later(tmp_path:
             assert (there.lines(), len(nursery.child_tasks)) == (["first", "second"], 0)
 
 
-async def test_no_place_is_given_once_it_is_over(tmp_path: Path) -> None:
+async def test_a_stopped_committer_gives_no_place(tmp_path: Path) -> None:
     async with bench(tmp_path) as there:
         pass
     with pytest.raises(Stopping):
@@ -126,7 +126,7 @@ async def test_no_place_is_given_once_it_is_over(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from(["append", "take", "fill", "give up", "wait"])), st.randoms(use_true_random=False))
-def test_what_was_asked_for_first_stands_first(steps: list[str], random: Any) -> None:
+def test_lines_are_written_in_the_order_of_their_requests(steps: list[str], random: Any) -> None:
     async def play(path: Path) -> None:
         expected: list[str] = []
         open_places: dict[str, AppendPlace] = {}

@@ -271,7 +271,7 @@ except OSError as error:
         (["fsync:error=EIO", "renameat2:error=EIO:when=2+"], "True", True),
     ],
 )
-def test_a_file_is_where_the_result_of_its_move_says(tmp_path: Path, failing: list[str], printed: str, is_moved: bool):
+def test_a_move_returns_whether_the_file_is_moved(tmp_path: Path, failing: list[str], printed: str, is_moved: bool):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()

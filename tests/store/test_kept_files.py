@@ -73,7 +73,7 @@ def test_a_forgotten_file_is_closed(files: KeptFiles, keep: Keep) -> None:
     assert not is_open(kept) and files.take(session) is None
 
 
-def test_whoever_changes_the_file_makes_it_another_one(files: KeptFiles, keep: Keep, tmp_path: Path) -> None:
+def test_a_changed_file_is_not_current_or_has_another_end(files: KeptFiles, keep: Keep, tmp_path: Path) -> None:
     session, kept = keep("a")
     path = tmp_path / "a"
     assert kept.is_current(path.stat()) and files.has_same_end(session)

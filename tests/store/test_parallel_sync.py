@@ -45,7 +45,7 @@ def strace_works() -> bool:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 8, 9, 40])
-def test_each_is_synced_once(tmp_path: Path, count: int) -> None:
+def test_each_file_is_synced_once(tmp_path: Path, count: int) -> None:
     (tmp_path / "files").mkdir()
     calls = record(
         tmp_path / "shim",

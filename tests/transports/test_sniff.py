@@ -24,7 +24,7 @@ def test_a_beginning_of_content_length_is_undecided(size):
     assert dialect_of(b"Content-Length: 12\r\n"[:size] + b" /x HTTP/1.1") is HTTP
 
 
-def test_no_bytes_are_undecided():
+def test_without_bytes_the_dialect_is_undecided():
     assert dialect_of(b"") is None
 
 

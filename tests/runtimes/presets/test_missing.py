@@ -39,7 +39,7 @@ def script(path: Path, first: str = "#!/bin/sh", mode: int = 0o755) -> Path:
     return path
 
 
-def test_what_is_there_is_not_told(tmp_path: Path) -> None:
+def test_programs_that_exist_are_not_reported(tmp_path: Path) -> None:
     program = script(tmp_path / "claude")
     runtimes: list[dict[str, Any]] = [
         {"type": "exec", "preset": "claude"},
@@ -53,7 +53,7 @@ def test_what_is_there_is_not_told(tmp_path: Path) -> None:
     assert told(str(tmp_path), *runtimes) == []
 
 
-def test_what_is_missing_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_program_is_reported_with_the_searched_path(tmp_path: Path) -> None:
     nowhere = str(tmp_path)
     plain = script(tmp_path / "plain", mode=0o644)
     assert told(nowhere, {"type": "exec", "preset": "claude"}) == [
@@ -68,7 +68,7 @@ def test_what_is_missing_is_told_with_where_it_was_looked_for(tmp_path: Path) ->
     ]
 
 
-def test_a_script_without_its_interpreter_is_told(tmp_path: Path) -> None:
+def test_a_script_without_its_interpreter_is_reported(tmp_path: Path) -> None:
     gemini = script(tmp_path / "gemini", "#!/usr/bin/env -S node-of-nowhere --flag")
     assert told(str(tmp_path), {"type": "exec", "preset": "gemini"}) == [
         f"agent a0: {gemini} needs node-of-nowhere, which is not there (looked for in {tmp_path})"
@@ -86,7 +86,7 @@ def test_a_first_line_of_any_bytes_is_read(tmp_path: Path, data: bytes) -> None:
     assert word is None or word
 
 
-async def test_doctor_says_so(tmp_path: Path) -> None:
+async def test_doctor_reports_a_missing_program(tmp_path: Path) -> None:
     config = agents({"type": "exec", "command": ["/no/such/program"]})
     async with in_process_daemon(tmp_path, config) as there, there.connect() as owner:
         findings = (await owner.call("daemon.doctor"))["findings"]
@@ -95,7 +95,7 @@ async def test_doctor_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_config_check_says_so_and_the_configuration_is_good(
+def test_config_check_reports_a_missing_program_and_the_configuration_is_good(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     from sessiond.cli import config as command

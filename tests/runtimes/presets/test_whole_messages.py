@@ -70,7 +70,7 @@ async def test_every_message_of_a_run_is_whole(tmp_path: Path, agent: str) -> No
     assert row.get("inputTokens") == (None if agent == "echo" else 120)
 
 
-def test_what_is_there_stays() -> None:
+def test_fields_that_a_message_has_are_kept() -> None:
     whole = {
         "role": "assistant",
         "content": [],
@@ -102,7 +102,7 @@ _objects = st.dictionaries(st.sampled_from(sorted(TOKENS | COSTS | {"cost"})), _
     st.sampled_from(["user", "assistant", "toolResult", "custom"]),
     st.dictionaries(st.sampled_from(["usage", "timestamp", "model", "stopReason", "isError"]), _values | _objects),
 )
-def test_it_takes_whatever_a_program_says(role: str, more: dict[str, Any]) -> None:
+def test_any_message_of_a_program_is_completed(role: str, more: dict[str, Any]) -> None:
     message = {"role": role, "content": [], **more}
     whole = complete_message(message, 1_700_000_000_000)
     assert {"role", "content", "timestamp"} <= set(whole)
