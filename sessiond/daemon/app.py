@@ -347,9 +347,8 @@ class _Parts:
         )
 
     async def recover(self) -> None:
-        """Continue what a crash interrupted: spawns, runs, announcements, conversations."""
-        await self.spawner.recover()
-        await recover(self.store, self.supervisor, self.follow_ups())
+        """Continue what a crash interrupted: runs, spawns, announcements, conversations."""
+        await recover(self.store, self.supervisor, self.follow_ups(), remove_files=self.spawner.recover)
 
 
 @cache

@@ -2,12 +2,12 @@
 
 Everything is registered before anything continues, without an await in between. Otherwise a run could end, or a
 conversation take a step, that refers to a run which is not registered yet. Only the records decide: a run without a
-start on disk is queued again, one with a start gets its end.
+start on disk is queued again, one with a start gets its end. Of an acceptance that a crash cut off, nothing is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -16,6 +16,7 @@ from sessiond.errors import StorageError
 from sessiond.model import lax
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import LiveRun
+from sessiond.model.keys import is_inbox
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN, Record
 from sessiond.runs.copied_runs import find_copied_runs
@@ -24,6 +25,7 @@ from sessiond.runs.supervisor import RunSupervisor
 from sessiond.store import transcript
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
+from sessiond.store.taking_back import StoredLine, take_back
 
 log = structlog.get_logger("sessiond.runs")
 
@@ -41,9 +43,20 @@ class Resumable(Protocol):
         """Continue it."""
 
 
-async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequence[Resumable] = ()) -> int:
-    """Continue the open runs of all transcripts, and their follow-ups; how many runs there were."""
+async def recover(
+    store: SessionStore,
+    supervisor: RunSupervisor,
+    others: Sequence[Resumable] = (),
+    *,
+    remove_files: Callable[[], Awaitable[None]] | None = None,
+) -> int:
+    """Continue the open runs of all transcripts, and their follow-ups; how many runs there were.
+
+    `remove_files` removes the files that no record claims. An acceptance that was taken back claims none.
+    """
     runs, copied = await read_runs(store)
+    if remove_files is not None:
+        await remove_files()
     for one in others:
         await one.read_open()
     # No await from here on.
@@ -60,10 +73,11 @@ async def recover(store: SessionStore, supervisor: RunSupervisor, others: Sequen
 
 async def read_runs(store: SessionStore) -> tuple[list[Run], list[Run]]:
     """The open runs of all sessions, in the order of acceptance; and those that stand in copies of their transcripts,
-    which do not go on there.
+    which do not go on there. Acceptances that a crash cut off are taken back first.
     """
     found: list[Run] = []
     copied: list[Run] = []
+    torn: dict[Session, dict[str, StoredLine]] = {}
     taken: set[str] = set()
     for live, session, is_copied in await _find_open_runs(store):
         if is_copied or live.run_id in taken:
@@ -72,11 +86,29 @@ async def read_runs(store: SessionStore) -> tuple[list[Run], list[Run]]:
             copied[-1].started_at = live.started_at
             continue
         taken.add(live.run_id)
-        run = Run(live.run_id, session, await _request(store, session, live) or _damaged_request(), live.accepted_at)
+        request = await _request(store, session, live)
+        if isinstance(request, StoredLine):
+            torn.setdefault(session, {})[live.run_id] = request
+            continue
+        run = Run(live.run_id, session, request or _damaged_request(), live.accepted_at)
         run.started_at = live.started_at
         found.append(run)
         log.info("run recovered", run_id=run.run_id, session_key=session.key, started=run.begun)
+    for session, lines in torn.items():
+        found += await _take_back(store, session, lines)
     return found, copied
+
+
+async def _take_back(store: SessionStore, session: Session, lines: dict[str, StoredLine]) -> list[Run]:
+    """Take back acceptances that a crash cut off, by run id; those that are there nevertheless, which get an end."""
+    try:
+        await take_back(store, session, list(lines.values()))
+    except StorageError as error:
+        log.warning("an acceptance that was cut off stays", session_key=session.key, reason=error.message)
+    left = [live for live in session.entry.runs if live.run_id in lines]
+    for run_id in lines.keys() - {live.run_id for live in left}:
+        log.info("an acceptance that was cut off is taken back", run_id=run_id, session_key=session.key)
+    return [Run(live.run_id, session, _damaged_request(), live.accepted_at) for live in left]
 
 
 async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, bool]]:
@@ -95,29 +127,41 @@ async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, b
     return found
 
 
-async def _request(store: SessionStore, session: Session, live: LiveRun) -> RunRequest | None:
+async def _request(store: SessionStore, session: Session, live: LiveRun) -> RunRequest | StoredLine | None:
+    """The request of a run; None where its record is damaged; the line where it is all that is left of its write."""
+    limit, dialect = store.record_limit, session.dialect
     try:
-        request: RunRequest | None = await store.read(session, _request_at, live, store.record_limit, session.dialect)
+        request: RunRequest | StoredLine | None = await store.read(
+            session, _request_at, live, limit, dialect, is_inbox(session.key)
+        )
     except StorageError as error:
         log.warning("the record of a run cannot be read", run_id=live.run_id, reason=error.message)
         return None
     return request
 
 
-def _request_at(fd: int, live: LiveRun, record_limit: int, dialect: TranscriptDialect) -> RunRequest | None:
+def _request_at(
+    fd: int, live: LiveRun, record_limit: int, dialect: TranscriptDialect, is_kept: bool
+) -> RunRequest | StoredLine | None:
     lines = transcript.read_lines(fd, live.offset, record_limit, dialect=dialect)
     line = next(lines, None)
-    if line is None or line.record is None or line.record.custom_type != RUN or line.record.data is None:
+    if line is None or line.offset != live.offset:
+        return StoredLine(live.offset, b"")  # taken back right before a crash; the entry in the index is older
+    if line.record is None or line.record.custom_type != RUN or line.record.data is None:
         return None
     data = lax.decode_dict(line.record.data)
     fields = data.get("request")
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
-    if "message" not in fields and live.started_at is None:
-        # It was accepted and started in one write, of which a crash left the accepted record and the message. Queue it
-        # with that message.
-        behind = _message_behind(line.record, next(lines, None))
-        fields = {**fields, "message": behind, "inTranscript": True} if behind else fields
+    if not fields.keys() & {"message", "text", "inTranscript"} and live.started_at is None:
+        # It was accepted and started in one write, of which a crash left the accepted record and perhaps the message.
+        # Queue it with that message.
+        behind = _message_behind(line.record, lines)
+        if behind is not None:
+            fields = {**fields, "message": behind, "inTranscript": True}
+        elif not (is_kept and _has_message_before(fd, line, record_limit, dialect)):
+            # Without the message it was not acknowledged to anyone, and whoever sent it sends it again.
+            return StoredLine(line.offset, line.record.raw + b"\n")
     message = fields.get("message")
     # The record leaves out a text that equals the message's.
     text = text_of(message) if isinstance(message, dict) else ""
@@ -126,12 +170,23 @@ def _request_at(fd: int, live: LiveRun, record_limit: int, dialect: TranscriptDi
     return lax.convert_fitting({"message": {}, "text": text, **keyed, **fields}, RunRequest)
 
 
-def _message_behind(accepted: Record, line: transcript.Line | None) -> dict[str, Any] | None:
-    """The message that was written right behind the record of a run."""
-    if line is None or line.record is None or line.record.message is None or accepted.id is None:
-        return None
-    follows = line.record.body().get("parentId") == accepted.id
-    return lax.decode_dict(line.record.message) if follows else None
+def _message_behind(accepted: Record, lines: Iterable[transcript.Line]) -> dict[str, Any] | None:
+    """The message of a run that was written behind its accepted record."""
+    for line in lines:
+        record = line.record
+        if record is None or record.role != "user" or accepted.id is None:
+            continue
+        if record.message is not None and record.body().get("parentId") == accepted.id:
+            return lax.decode_dict(record.message)
+    return None
+
+
+def _has_message_before(fd: int, accepted: transcript.Line, record_limit: int, dialect: TranscriptDialect) -> bool:
+    """Whether the message of a run stands before its accepted record, as that of one in an inbox does."""
+    line = next(transcript.read_backwards(fd, accepted.offset, record_limit, dialect=dialect), None)
+    if line is None or line.record is None or accepted.record is None or line.record.role != "user":
+        return False
+    return line.record.id is not None and accepted.record.body().get("parentId") == line.record.id
 
 
 def _damaged_request() -> RunRequest:

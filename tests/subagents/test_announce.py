@@ -710,6 +710,42 @@ async def test_a_run_end_whose_note_a_crash_removed_is_announced_after_the_resta
             assert "re: count" in harness.texts()[0]
 
 
+async def test_an_announcement_whose_acceptance_a_crash_cut_off_is_made_after_the_restart(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with announcer_harness(tmp_path / "store", REPLY) as harness:
+        run = await harness.spawn("count")
+        await harness.wait_announced(run)
+        copied_store = harness.runs.copy_store(tmp_path / "copied_store")
+        child, requester = (copied_store / harness.runs.session_path(key) for key in (CHILD, MAIN))
+    # As the crash left them: the end of the child's run, and a part of the acceptance, its message and its start.
+    child_lines = child.read_bytes().splitlines(keepends=True)
+    child.write_bytes(b"".join(line for line in child_lines if b'"announced"' not in line))
+    header, accepted, message, start, *_ = requester.read_bytes().splitlines(keepends=True)
+    assert b'"accepted"' in accepted and b"subagent_announce" in message and b'"running"' in start
+    write = accepted + message + start
+    cuts = [0, len(accepted) // 2, len(accepted), len(accepted) + len(message) // 2, len(accepted + message)]
+    left = [write[:cut] for cut in (*cuts, len(write) - 9, len(write))]
+    left.append(accepted + b" " * (len(message) - 1) + b"\n")
+    before = {path: path.read_bytes() for path in copied_store.rglob("*.jsonl")}
+    for part in left:
+        for path, data in before.items():
+            path.write_bytes(header + part if path == requester else data)
+            (path.parent / "sessions.json").unlink(missing_ok=True)
+        for _ in range(2):
+            async with announcer_harness(copied_store, REPLY) as harness:
+                with trio.fail_after(1000):
+                    assert await harness.wait_announced(run) == "posted"
+                for live in list(harness.runs.supervisor.registry.live.values()):
+                    await live.done.wait()
+                assert len(harness.texts()) == 1
+                assert [status for _, status in harness.runs.run_statuses()] == [
+                    "accepted",
+                    "running",
+                    "error" if part == write else "ok",
+                ]
+
+
 @pytest.mark.parametrize("steers", [1, 2])
 async def test_a_steered_child_whose_note_a_crash_removed_is_announced_with_its_last_steer(
     tmp_path: Path, autojump_clock: object, steers: int
