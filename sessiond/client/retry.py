@@ -31,7 +31,6 @@ _REPEATABLE = frozenset(
         "daemon.status",
         "ping",
         "rpc.discover",
-        "session_status",
         "sessions_history",
         "sessions_inbox",
         "sessions_list",

@@ -154,7 +154,7 @@ class _DaemonProcess:
         log.info("ready", version=sessiond.__version__, store=str(self._store), sessions=sessions, **where)
 
     def _write_progress(self, text: str) -> None:
-        """Write the progress of the start to a file, for clients that connect before the socket exists."""
+        """Write the progress of the start to a file, for commands that run before the daemon is ready."""
         if self._progress_path is not None:
             written = self._progress_path.with_name(f".{STARTING}")
             with suppress(OSError):
