@@ -29,8 +29,10 @@ def run(args: Args) -> int | None:
                 "sessions.resolve", drop_absent({"label": args.label, "agentId": args.agent}), timeout_s=CALL_TIMEOUT_S
             )
             key = found["key"]
+        # Asked first: it waits for a daemon that is starting and shows why, whereas the stream would wait silently.
+        is_session = bool(client.caller.get("sessionKey"))
         with stream_of(args, key) as stream:
-            accepted = _send(client, key, text, attachments, args)
+            accepted = _send(client, key, text, attachments, args, is_session=is_session)
             return _await_reply(client, key, accepted, args, stream)
 
 
@@ -91,10 +93,12 @@ def _of_agent(agent_id: str, key: str) -> str:
     return key
 
 
-def _send(client: Client, key: str, text: str, attachments: list[dict[str, str]], args: Args) -> dict[str, Any]:
+def _send(
+    client: Client, key: str, text: str, attachments: list[dict[str, str]], args: Args, *, is_session: bool
+) -> dict[str, Any]:
     """The accepted run. The owner's message counts as that of a person; other callers send as their session."""
     # sessions_send takes no files; chat.send records the sender as well.
-    if client.caller.get("sessionKey") and not attachments:
+    if is_session and not attachments:
         params: dict[str, Any] = {"sessionKey": key, "message": text, "timeoutSeconds": 0}
         method = "sessions_send"
     else:

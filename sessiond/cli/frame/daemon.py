@@ -32,7 +32,18 @@ _ANSWERED_AT_ONCE = ("ping", "daemon.status")
 
 
 class CommandClient(Client):
-    """A client that also accepts labels and prefixes of session ids as keys, and suggests names in errors."""
+    """A client that also accepts labels and prefixes of session ids as keys, and suggests names in errors.
+
+    Before its first call it waits for a daemon that is starting, and shows its progress.
+    """
+
+    # Not `_was_connected`: a daemon that is starting accepts connections as well.
+    _start_is_over = False
+
+    @property
+    def caller(self) -> dict[str, Any]:
+        self._wait_for_start()
+        return super().caller
 
     def call(
         self,
@@ -45,8 +56,8 @@ class CommandClient(Client):
         **more: Any,
     ) -> Any:
         given = decode_words({**(params or {}), **more})
-        if not (self._was_connected or method in _ANSWERED_AT_ONCE):
-            self._show_start()
+        if method not in _ANSWERED_AT_ONCE:
+            self._wait_for_start()
         try:
             return super().call(method, given, timeout_s=timeout_s, cancellation=cancellation)
         except DaemonNotRunning as error:
@@ -72,6 +83,7 @@ class CommandClient(Client):
 
     def subscribe(self, key: str | None = None, cursor: str | None = None, **more: Any) -> Iterator[Event]:
         key = decode_words(key)
+        self._wait_for_start()
         try:
             yield from super().subscribe(key, cursor, **more)
         except RpcError as error:
@@ -81,6 +93,11 @@ class CommandClient(Client):
                 raise
             meant = names.find_meant_session(super().call, key, error.data.get("sessionKey"))
             yield from super().subscribe(meant, cursor, **more)
+
+    def _wait_for_start(self) -> None:
+        if not self._start_is_over:
+            self._show_start()
+            self._start_is_over = True
 
     def _show_start(self) -> bool:
         """Wait while a daemon is starting, and show its progress; whether it answers then.

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -83,31 +83,71 @@ def test_an_unknown_run_is_not_reported_as_an_unknown_session(
     assert (done.status, done.err) == (4, f"sessiond: {sentence}\n")
 
 
-@pytest.mark.parametrize(("told", "shown"), [("", ""), ("reading: 1 of 2", ": reading: 1 of 2")])
-def test_the_error_says_how_far_a_starting_daemon_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], told: str, shown: str
-) -> None:
+@pytest.fixture
+def starting(tmp_path: Path) -> Iterator[Path]:
+    """The file of a daemon that is starting, with its process id as the only line."""
     # /proc shows its command line only once it runs.
     command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "sessiond"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdin is not None and daemon.stdout is not None
         daemon.stdout.readline()
-        (tmp_path / "starting").write_text(f"{daemon.pid}\n{told}")
-        path = tmp_path / "d.sock"
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(path))
-            listening.listen()
-            with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(CommandClient(str(path), name="test", version="0")._show_start)
-                text = ""
-                while not text and not waiting.done():
-                    text += capsys.readouterr().err
-                # It listens already, and is waited for until it has read the store.
-                assert not waiting.done()
-                (tmp_path / "starting").unlink()
-                assert waiting.result(PATIENCE_S)
-        daemon.stdin.close()
+        file = tmp_path / "starting"
+        file.write_text(f"{daemon.pid}\n")
+        try:
+            yield file
+        finally:
+            file.unlink(missing_ok=True)  # it is not waited for any more, and a test that failed ends
+            daemon.stdin.close()
+
+
+@pytest.mark.parametrize(("told", "shown"), [("", ""), ("reading: 1 of 2", ": reading: 1 of 2")])
+def test_the_error_says_how_far_a_starting_daemon_is(
+    starting: Path, capsys: pytest.CaptureFixture[str], told: str, shown: str
+) -> None:
+    starting.write_text(starting.read_text() + told)
+    path = starting.with_name("d.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(CommandClient(str(path), name="test", version="0")._show_start)
+            text = ""
+            while not text and not waiting.done():
+                text += capsys.readouterr().err
+            # It listens already, and is waited for until it has read the store.
+            assert not waiting.done()
+            starting.unlink()
+            assert waiting.result(PATIENCE_S)
     assert text + capsys.readouterr().err == f"sessiond is starting{shown}\n"
+
+
+def test_whatever_a_command_asks_first_it_waits_for_a_daemon_that_is_starting(
+    fake: Any, starting: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also what a starting daemon would answer or accept at once: the next call would wait, and nobody know why."""
+    fake.answers |= {"daemon.status": lambda *_: {}, "agents_list": lambda *_: {}}
+
+    def status_first(client: CommandClient) -> object:
+        client.call("daemon.status")
+        return client.call("agents_list")
+
+    firsts: list[Callable[[CommandClient], object]] = [
+        lambda client: client.caller,
+        lambda client: next(client.subscribe(), None),
+        status_first,
+    ]
+    written = starting.read_text()
+    for first in firsts:
+        starting.write_text(written)
+        with CommandClient(str(fake.path), name="test", version="0") as client, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(first, client)
+            text = ""
+            while not text and not waiting.done():
+                text += capsys.readouterr().err
+            assert (text, waiting.done()) == ("sessiond is starting\n", False)
+            starting.unlink()
+            client.close()
+            waiting.exception(PATIENCE_S)
 
 
 def test_a_daemon_that_dies_before_it_answers_gives_exit_code_3(fake: Any, sessiond: Callable[..., Any]) -> None:
