@@ -7,6 +7,7 @@ Source: runs.md, "A conversation".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -55,6 +56,8 @@ class ReplyBack:
         # The open conversations by id, from the write that opens them; and those that an earlier process left open.
         self._open: dict[str, OpenConversation] = {}
         self._unresumed: list[OpenConversation] = []
+        # Those in copies of the transcripts in which they were opened.
+        self._copied: list[tuple[Session, str]] = []
         # The states of conversations in a step. The write that ends an announce step also closes the conversation.
         self._states: dict[str, replyback.State] = {}
 
@@ -94,7 +97,8 @@ class ReplyBack:
         left: list[tuple[ConversationRef, Session]] = []
         for home in [one for one in sessions if one.entry.talks]:
             # A conversation has the id of the run that opened it, and goes on where that did.
-            copied = await find_copied_runs(self._store, home, [one.talk_id for one in home.entry.talks])
+            copied = await find_copied_runs(self._store, home, {one.talk_id: one.offset for one in home.entry.talks})
+            self._copied += [(home, talk_id) for talk_id in copied]
             left += [(one, home) for one in home.entry.talks if one.talk_id not in copied]
         for one, home in {one.talk_id: (one, home) for one, home in left}.values():
             self._unresumed.append(
@@ -114,6 +118,17 @@ class ReplyBack:
         left, self._unresumed = self._unresumed, []
         for conversation in left:
             self._supervisor.start_follow_up(self._resume, conversation)
+        copied, self._copied = self._copied, []
+        for home, talk_id in copied:
+            self._supervisor.start_follow_up(self._close_copied, home, talk_id)
+
+    async def _close_copied(self, home: Session, talk_id: str) -> None:
+        """Close a conversation in a copy of the transcript in which it was opened: it goes on in the original only."""
+        record = records.closing_record(ClosingRecord(talk_id=talk_id, delivery="skipped"))
+        with suppress(Stopping, TranscriptGone):
+            await self._supervisor.persistence.append(
+                home, lambda: [record], "the end of a copied conversation", talk_id=talk_id
+            )
 
     async def _read_opening_record(self, one: ConversationRef, home: Session) -> OpeningRecord | None:
         try:

@@ -120,7 +120,7 @@ async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, b
     others = [session for session in catalog.by_id.values() if session.superseded and session.entry.runs]
     found: list[tuple[LiveRun, Session, bool]] = []
     for session in (*live, *others):
-        copied = await find_copied_runs(store, session, [run.run_id for run in session.entry.runs])
+        copied = await find_copied_runs(store, session, {run.run_id: run.offset for run in session.entry.runs})
         runs = [(run, session, run.run_id in copied) for run in session.entry.runs]
         found += [one for one in runs if one[2] or not session.superseded]
     found.sort(key=lambda one: (one[0].accepted_at, one[0].offset))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from sessiond.model.message import assistant_message
-from sessiond.model.record import RUN
+from sessiond.model.record import ENTRY, RUN
 from sessiond.runs.run import INTERRUPTED, Run, session_id_of
 from sessiond.runs.transcript_sink import ReplySoFar
 from sessiond.runtimes.runtime import RunOutcome
@@ -74,6 +74,12 @@ def copied_end(run: Run) -> RunEnd:
         status="error",
         error=f"this transcript is a copy of that of session {origin}, and its runs go on there only; send it again",
     )
+
+
+def without_announcement(run: Run) -> list[Part]:
+    """What goes with the end in a copy whose original is there: only the original's end is announced."""
+    spawn = run.session.entry.spawn
+    return [Custom(ENTRY, {"spawn": {"announced": "copied"}})] if spawn is not None and spawn.announced is None else []
 
 
 def transcript_lost_end(key: str) -> RunEnd:

@@ -145,12 +145,24 @@ class RunSupervisor(Acceptance):
 
     def end_copied(self, runs: Sequence[Run]) -> None:
         """End runs in copies of the transcripts in which they were accepted; they go on in the originals only."""
-        if runs:
-            self.start_follow_up(self._end_copied, runs)
-
-    async def _end_copied(self, runs: Sequence[Run]) -> None:
+        by_session: dict[Session, list[tuple[Run, bool]]] = {}
         for run in runs:
-            await self._executor.write_end(run, ending.copied_end(run), lambda _run: ())
+            has_original = run.session.superseded or self.registry.session_of(run.run_id) not in (None, run.session)
+            if not has_original:
+                # Nobody else tells of its end to those who wait for it.
+                self.registry.add(run)
+                run.stored.set()
+            by_session.setdefault(run.session, []).append((run, has_original))
+        # One task for each transcript: one that cannot be written must not keep the others from their ends.
+        for some in by_session.values():
+            self.start_follow_up(self._end_copied, some)
+
+    async def _end_copied(self, runs: Sequence[tuple[Run, bool]]) -> None:
+        for run, has_original in runs:
+            if has_original:
+                await self._executor.write_end(run, ending.copied_end(run), ending.without_announcement)
+            else:
+                await self._finish(run, ending.copied_end(run))
 
     async def stop(self, session: Session, run_id: str | None = None) -> list[str]:
         """Abort all runs of a session, or one of them; returns their ids when all have ended.

@@ -533,6 +533,9 @@ async def test_an_open_conversation_of_a_copied_transcript_resumes_in_the_origin
         await trio.sleep(600)
         assert telegram.texts == ([] if removed else ["the outcome"])
         assert [turn.session_key for turn in bob.turns] == ([] if removed else [BOB])
+        copy = harness.runs.store.catalog.by_key[key]
+        assert copy.entry.talks == ()
+        assert await harness.announcing.status(copy, run.run_id) == "skipped"
 
 
 async def test_a_conversation_with_an_unreadable_transcript_resumes_once_it_is_readable(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from support.supervised_runs import MAIN, FakeHost, RunHarness, ignore_call, request, run_harness
+from support.supervised_runs import MAIN, Agent, FakeHost, RunHarness, ignore_call, request, run_harness
 
-from sessiond.model.record import FINAL
+from sessiond.errors import StorageError
+from sessiond.model.record import FINAL, RUN
 from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
+from sessiond.runs.run import INTERRUPTED
 from sessiond.sessions import lifecycle
 from sessiond.sessions.lifecycle import SessionChanges
+from sessiond.store.catalog import Session
+from sessiond.store.store import Part
 
 
 async def test_after_a_restart_a_queued_run_starts_and_a_started_run_ends_as_interrupted_once(
@@ -279,6 +284,75 @@ async def test_an_open_run_of_a_copied_transcript_runs_once_over_several_restart
         if removed and not start:
             original.unlink()
     assert turns == ["queued"]
+
+
+def _move_to_other_agent(harness: RunHarness, to: Path) -> tuple[Path, Path]:
+    """A copy of the store with the transcript of MAIN in the folder of agent `other`."""
+    snapshot = harness.copy_store(to)
+    original = snapshot / harness.session_path(MAIN)
+    path, data = _copy("agent", original)
+    path.write_bytes(data)
+    path.chmod(0o600)
+    original.unlink()
+    return snapshot, path
+
+
+async def test_what_a_moved_transcript_accepts_after_its_adoption_goes_on_after_a_restart(
+    tmp_path: Path, autojump_clock: Any
+):
+    host = FakeHost(tmp_path)
+    host.agents["other"] = Agent()
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        await harness.accept("live")
+        await harness.accept("queued")
+        snapshot, path = _move_to_other_agent(harness, tmp_path / "moved")
+    key = f"agent:other:import:{path.stem}"
+    first = host.agents["other"]
+    assert isinstance(first, Agent)
+    first.act = first.wait
+    async with run_harness(snapshot, host=host) as harness:
+        run = await harness.accept("begun", key)
+        await first.wait_for_turn("begun").wait()
+        after = await harness.accept("accepted here", key)
+        again = harness.copy_store(tmp_path / "again")
+    second = host.agents["other"] = Agent()
+    async with run_harness(again, host=host) as harness:
+        for one in list(harness.supervisor.registry.live.values()):
+            await one.done.wait()
+        assert [turn.message for turn in second.turns] == ["accepted here"]
+        ends = {run_id: status for run_id, status in harness.run_statuses(key) if status in FINAL}
+        assert (ends[run.run_id], ends[after.run_id], sorted(ends.values())) == ("error", "ok", ["error"] * 3 + ["ok"])
+        data = [one["data"] for one in harness.records(key) if one.get("customType") == RUN]
+        assert [one["error"] for one in data if one["runId"] == run.run_id and "error" in one] == [INTERRUPTED]
+
+
+async def test_a_copy_that_cannot_be_written_does_not_keep_the_runs_of_another_from_their_ends(
+    tmp_path: Path, autojump_clock: Any
+):
+    keys = ["agent:main:first", "agent:main:second"]
+    async with run_harness(tmp_path / "store") as harness:
+        harness.agent.act = harness.agent.wait
+        for key in keys:
+            await harness.accept("live", key)
+        snapshot = harness.copy_store(tmp_path / "snapshot")
+        paths = [snapshot / harness.session_path(key) for key in keys]
+    for name, path in zip("ab", paths, strict=True):
+        path.rename(path.with_name(f"{name}.jsonl"))
+
+    def refuse_first(harness: RunHarness) -> None:
+        append = harness.store.append
+
+        async def append_unless_first(session: Session, parts: Sequence[Part]) -> Any:
+            if session.key == keys[0]:
+                raise StorageError("no space left on device")
+            return await append(session, parts)
+
+        harness.store.append = append_unless_first  # type: ignore[method-assign]
+
+    async with run_harness(snapshot, setup=refuse_first) as harness:
+        await trio.sleep(60)
+        assert [len(harness.store.catalog.by_key[key].entry.runs) for key in keys] == [1, 0]
 
 
 async def test_a_follow_up_of_a_run_from_before_a_reset_starts_after_a_restart(tmp_path: Path, autojump_clock: Any):

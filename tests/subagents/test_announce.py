@@ -789,3 +789,33 @@ async def test_a_child_without_a_record_of_its_first_run_is_not_announced(
     async with announcer_harness(copied_store, QUIET) as harness:
         await trio.testing.wait_all_tasks_blocked()
         assert harness.texts() == []
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["original stays", "original removed"])
+async def test_a_childs_end_in_a_copy_is_announced_only_if_there_is_no_original(
+    tmp_path: Path, autojump_clock: Any, *, removed: bool
+):
+    host = FakeHost(tmp_path)
+    agent = host.agents["main"]
+    assert isinstance(agent, Agent)
+    agent.act = agent.wait
+    async with announcer_harness(tmp_path / "store", QUIET, host=host) as harness:
+        run = await harness.spawn("task")
+        await agent.wait_for_turn("task").wait()
+        snapshot = harness.runs.copy_store(tmp_path / "snapshot")
+        original = snapshot / harness.runs.session_path(CHILD)
+    key = CHILD if removed else CHILD.replace("1111-1111", "2222-2222")
+    original.with_name("copied.jsonl").write_text(original.read_text().replace(CHILD, key))
+    original.with_name("copied.jsonl").chmod(0o600)
+    if removed:
+        original.unlink()
+    for _start in range(2):
+        async with announcer_harness(snapshot, QUIET) as harness:
+            await trio.sleep(60)
+            [text] = harness.texts()
+            assert ("a copy of that of session" in text) == removed
+            copy = harness.runs.store.catalog.by_key[key]
+            assert copy.entry.runs == ()
+            assert copy.entry.spawn is not None
+            assert copy.entry.spawn.announced == ("posted" if removed else "copied")
+    assert run.run_id in (snapshot / original.with_name("copied.jsonl")).read_text()
