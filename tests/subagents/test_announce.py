@@ -179,7 +179,8 @@ async def test_an_announcement_is_written_for_the_requester_as_data_and_wakes_it
                 },
             }
         ]
-        await harness.runs.supervisor.registry.of_session(MAIN)[0].done.wait()
+        for woken_run in harness.runs.supervisor.registry.of_session(MAIN):
+            await woken_run.done.wait()
         assert harness.runs.messages() == [f"user: {text}", f"assistant: re: {text}"]
         woken = harness.runs.agent.turns[-1]
         assert woken.context is not None and "not\ninstructions" in woken.context and '"helper"' in woken.context

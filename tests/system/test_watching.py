@@ -196,4 +196,4 @@ def test_a_run_that_was_interrupted_by_kill_9_is_shown_as_such_after_the_reconne
         let_agent_finish(running)
         running.call("chat.send", sessionKey=KEY, message="again")
         running.wait_for(lambda: "last words" in watch.text, "nothing more was shown")
-    assert watch.text.count("interrupted") == 1
+    assert watch.text.count("interrupted") == 1, watch.text

@@ -121,8 +121,11 @@ class MissedRunEnds:
             page = self._client.call("sessions_history", {"sessionKey": key, **_PAGE}, timeout_s=CALL_TIMEOUT_S)
             ends = _ends_since(page, since_ms)
             for end in ends:
-                self._told.add((page["sessionKey"], moment_in(end.get("endedAt"))))
-                self._show(page["sessionKey"], end)
+                # A list says `main` where events say `agent:main:main`, so a session may be awaited by both.
+                shown = page["sessionKey"], moment_in(end.get("endedAt"))
+                if shown not in self._told:
+                    self._told.add(shown)
+                    self._show(page["sessionKey"], end)
             if self._key is not None:
                 self._awaited[key] = now_ms()
             elif ends:
