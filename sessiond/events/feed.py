@@ -85,6 +85,8 @@ class TranscriptFeed:
         other programs behind them are read later.
         """
         written, session.written = session.written, None
+        if not self._store.catalog.has(session):
+            self._store.committer.files.forget(session)  # removed while it was written
         if written is not None and self._fold_written(session, written) and self._is_up_to_date(session):
             more = False
         else:
@@ -96,9 +98,8 @@ class TranscriptFeed:
 
     async def read_on(self, session: Session) -> None:
         """Read one step of what other programs wrote into the file."""
-        # The daemon's own appends are reported too; their commits read on.
-        if session.in_flight or (not session.archived and self._is_own_append(session)):
-            return
+        if session.in_flight:
+            return  # its commit reads on
         await self._parse_ahead(session)
         if not session.in_flight:
             self.poke(session)
@@ -107,24 +108,20 @@ class TranscriptFeed:
         """Fold what a commit wrote, and publish it. False where the file has to be read."""
         if session in self._without_key or written.end - written.offset > self._step_bytes(session):
             return False
-        got = folding.advance_written(session.entry, written, self._store.record_limit, dialect=session.dialect)
+        try:
+            got = folding.advance_written(session.entry, written, self._store.record_limit, dialect=session.dialect)
+        except MemoryError:
+            return False
         if got is None:
             return False
         self._apply_advance(session, got)
         return True
 
-    def _is_own_append(self, session: Session) -> bool:
-        """Whether nothing happened to the file but an append of the daemon, which is folded."""
-        try:
-            return self._is_up_to_date(session) and self._store.committer.files.has_same_end(session)
-        except OSError:
-            return False
-
     def _is_up_to_date(self, session: Session) -> bool:
         """Whether nothing happened to the file since it was folded."""
         try:
             status = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
-        except OSError:
+        except (OSError, MemoryError):
             return False
         return folding.is_current(session.entry.file, status, session.dialect)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 THREADS = 4
@@ -77,7 +78,8 @@ class CommitThreads(Generic[T]):
     def _carry_out_next(self, job: T | None) -> bool:
         if job is None:
             return False
-        self._carry_out(job)
+        with suppress(MemoryError):  # what it still had to do then is said by the job itself
+            self._carry_out(job)
         return True
 
     def _take_first(self) -> T | None:

@@ -91,10 +91,10 @@ class CommitJob:
     """The appends to one transcript that share a sync, behind the record `parent`. They get their results together.
 
     Others join until it `is_taken` by a thread. `parsed` are those of their lines that take long to parse, already
-    parsed. `crash` is a bug.
+    parsed. `error` is that of all of them, until they were carried out. `crash` is a bug.
     """
 
-    __slots__ = ("crash", "done", "is_taken", "parent", "parsed", "session", "waiters", "written")
+    __slots__ = ("crash", "done", "error", "is_taken", "parent", "parsed", "session", "waiters", "written")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -103,6 +103,8 @@ class CommitJob:
         self.is_taken = False
         self.parsed: list[Line] = []
         self.written: WrittenBytes | None = None
+        # The appends must not count as acknowledged whatever happens to the thread.
+        self.error: OSError | None = OSError(errno.EIO, os.strerror(errno.EIO))
         self.crash: BaseException | None = None
         self.done = trio.Event()
 
@@ -140,7 +142,7 @@ class Committer:
         self._is_late = trio.Event()
         self._crash: BaseException | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._closed = False
+        self._closed = self._is_stopped = False
         self.syncs = 0
 
     async def append(self, session: Session, compose: Compose, last_id: str) -> list[tuple[int, int]]:
@@ -184,9 +186,18 @@ class Committer:
             place = places.popleft()
             place.released.set()
             for waiting in place.appends:
-                self._add(session, waiting)
+                if self._is_stopped:
+                    self._refuse(session, waiting)
+                else:
+                    self._add(session, waiting)
         if not places:
             del self._places[session]
+
+    def _refuse(self, session: Session, waiting: _WaitingAppend) -> None:
+        """Fail an append for whose place it is too late, because the threads have ended."""
+        waiting.error = OSError(errno.ESHUTDOWN, "sessiond is stopping")
+        if waiting.tell is not None:
+            waiting.tell([], storage_error(waiting.error, session.key))
 
     async def wait_written(self, session: Session) -> None:
         """Return when all appends to the session that were called so far are on disk, or refused."""
@@ -229,9 +240,9 @@ class Committer:
         while session in self._busy:
             await self._freed.wait()
         self._busy.add(session)
-        # It may be moved or removed meanwhile.
-        self.files.forget(session)
         try:
+            # It may be moved or removed meanwhile.
+            self.files.forget(session)
             yield
         finally:
             self._release(session)
@@ -247,17 +258,28 @@ class Committer:
         finally:
             self._closed = True
             with trio.CancelScope(shield=True):
-                while self._open:
-                    await self._report_late_results()
-            self._threads.stop()
-            self.files.close()
+                await self._drain()
+
+    async def _drain(self) -> None:
+        """Report what is under way and end the threads; also where reporting one of the results fails."""
+        crash: BaseException | None = None
+        while self._open:
+            try:
+                await self._report_late_results()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                crash = crash or error
+        self._is_stopped = True
+        self._threads.stop()
+        self.files.close()
+        if crash is not None:
+            raise crash
 
     def _carry_out(self, job: CommitJob) -> None:
         """Commit, in a thread."""
         with self._taking:
             job.is_taken = True
-        appends: list[Append] = [*job.waiters]
         try:
+            appends: list[Append] = [*job.waiters]
             writing = Writing(
                 job.session, appends, job.parent, record_limit=self._record_limit, sync=self._sync, files=self.files
             )
@@ -267,17 +289,17 @@ class Committer:
             with suppress(MemoryError):
                 limit, dialect = self._record_limit, job.session.dialect
                 job.parsed = [line for waiting in appends for line in waiting.long_lines(limit, dialect)]
+            job.error = None
         except (OSError, MemoryError) as error:
             # Too little memory even to take the appends back.
-            _fail_all(job.waiters, as_refusal(error))
+            job.error = as_refusal(error)
         except BaseException as crash:  # noqa: BLE001 - raised again by `run`
             job.crash = crash
-            # The appends must not count as acknowledged.
-            _fail_all(job.waiters, OSError(errno.EIO, os.strerror(errno.EIO)))
-        self._finished.append(job)
-        assert self._token is not None
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._report, idempotent=True)
+        finally:
+            self._finished.append(job)
+            assert self._token is not None
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._report, idempotent=True)
 
     def _report(self) -> None:
         """Publish and answer results, on the event loop, for a time slice; the rest is left to `run`."""
@@ -331,6 +353,7 @@ class Committer:
             if job.crash is not None:
                 raise job.crash
         finally:
+            job.done.set()
             if self._open.get(session) is job:
                 del self._open[session]
             self._release(session)
@@ -339,6 +362,7 @@ class Committer:
     def _keep_results(self, job: CommitJob) -> None:
         session = job.session
         for waiting in job.waiters:
+            waiting.error = waiting.error or job.error
             if waiting.error is None:
                 session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
             else:
@@ -357,8 +381,3 @@ class Committer:
 
 def _closed_error() -> Stopping:
     return Stopping("sessiond is stopping and takes no more messages; try again when it is back", retryAfterMs=1000)
-
-
-def _fail_all(waiters: list[_WaitingAppend], error: OSError) -> None:
-    for waiting in waiters:
-        waiting.error = waiting.error or error

@@ -105,8 +105,9 @@ class Writing:
             self._withdraw()
         else:
             if self._open is not None:
-                opened.remove(self._open.fd)
-                self._files.keep(self._session, self._open)
+                with contextlib.suppress(MemoryError):  # then it is closed
+                    self._files.keep(self._session, self._open)
+                    opened.remove(self._open.fd)
         finally:
             for fd in opened:
                 os.close(fd)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -24,6 +25,7 @@ from sessiond.errors import Stopping, StorageError
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
+from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.committer import REPORT_S, Committer
 
 
@@ -503,3 +505,52 @@ async def test_the_parent_of_a_record_after_a_refused_one_is_the_last_stored_rec
             nursery.start_soon(append, committer, session, "c")
     records = [json.loads(line) for line in (tmp_path / session.file_name).read_bytes().splitlines() if line.strip()]
     assert [(one["id"], one["parentId"]) for one in records] == [("a", None), ("b", "a"), ("c", "b")]
+
+
+async def test_after_a_bug_in_a_listener_every_other_append_is_answered_and_the_threads_end(tmp_path, folder):
+    broken, slow = make_session(folder, tmp_path), make_session(folder, tmp_path, "slow")
+    release, answers = threading.Event(), []
+
+    def fail_for_one(one: Session) -> bool:
+        if one is broken:
+            raise ValueError("a bug")
+        return False
+
+    def sync(fd: int) -> None:
+        if os.fstat(fd).st_ino == (tmp_path / "slow.jsonl").stat().st_ino:
+            release.wait(PATIENCE_S)
+
+    def tell(*answer: Any) -> None:
+        answers.append(answer)
+
+    committer = Committer(
+        sync=sync, record_limit=1 << 20, on_committed=fail_for_one, on_refused=lambda _: None, threads=CommitThreads
+    )
+    before = set(threading.enumerate())
+    with trio.fail_after(PATIENCE_S), pytest.RaisesGroup(ValueError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(committer.run)
+            own = set(threading.enumerate()) - before
+            committer.append_later(slow, lambda parent: [line("s", parent)], "s", tell)
+            with trio.CancelScope(shield=True):
+                # The first of them ends the committer; the drain meets the second one, and then the slow one.
+                committer.append_later(broken, lambda parent: [line("a", parent)], "a", tell)
+                await committer.append(broken, lambda parent: [line("b", parent)], "b")
+                release.set()
+                await committer.wait_written(slow)
+    assert answers == [([(0, len(line("s", None)))], None)]
+    assert ids_of(tmp_path, "slow") == ["s"]
+    for thread in own:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+async def test_a_place_that_is_filled_after_the_end_is_refused(tmp_path, folder):
+    session, answers = make_session(folder, tmp_path), []
+    async with open_committer() as committer:
+        place = committer.take_place(session)
+        committer.append_later(session, lambda parent: [line("b", parent)], "b", lambda *answer: answers.append(answer))
+    place.fill(lambda parent: [line("a", parent)], "a", lambda *answer: answers.append(answer))
+    assert [(places, type(error)) for places, error in answers] == [([], StorageError)] * 2
+    assert ids_of(tmp_path) == []
+    assert not session.in_flight

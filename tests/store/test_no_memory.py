@@ -12,7 +12,7 @@ import trio.testing
 from support.followed_store import followed_store, message
 
 from sessiond.errors import StorageError
-from sessiond.store import writing
+from sessiond.store import folding, writing
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.store import Message
 from sessiond.tasks import run_in_thread
@@ -71,6 +71,20 @@ async def test_an_append_needs_no_new_thread(tmp_path: Path, lacks: str) -> None
         shortage.lacks = lacks
         await parts.store.append(session, [Message(message("during the shortage"))])
         assert "during the shortage" in parts.file(KEY).read_text()
+
+
+async def test_a_commit_that_cannot_be_folded_for_lack_of_memory_is_read_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lack_memory(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    async with followed_store(tmp_path, durable=True) as parts:
+        await parts.create(KEY, "before")
+        _, reader = parts.follow(KEY)
+        monkeypatch.setattr(folding, "advance_written", lack_memory)
+        await parts.say(KEY, "after")
+        await reader.wait_until(lambda: "after" in reader.texts)
 
 
 async def test_another_runtime_error_in_the_work_is_not_reported_as_a_shortage() -> None:
