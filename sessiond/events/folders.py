@@ -194,7 +194,9 @@ class Folders:
             except OSError as error:
                 self.retries.retry_if_passing((folder.agent_id, name), error)
             else:
-                if not folding.is_current(session.entry.file, look, session.dialect):
+                is_folded = folding.is_current(session.entry.file, look, session.dialect)
+                # An append of the daemon is reported too; so is a rewrite right after it, with the same size and time.
+                if not is_folded or self._store.committer.files.has_another_end(session, look):
                     await self._listener.read_on(session)
 
     def _session(self, folder: Folder, session_id: str) -> Session | None:

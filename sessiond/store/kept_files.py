@@ -59,6 +59,20 @@ class KeptFiles:
         for one in unused:
             _close(one)
 
+    def has_another_end(self, session: Session, named: os.stat_result) -> bool:
+        """Whether the file ends otherwise than the last append left it, although `named`, its status, is the same.
+
+        It may be after a rewrite, because the clock of file systems ticks every few milliseconds.
+        """
+        with self._lock:
+            file = self._files.get(session)
+            if file is None or not file.is_current(named):
+                return False
+            try:
+                return os.pread(file.fd, len(file.last_bytes), file.size - len(file.last_bytes)) != file.last_bytes
+            except OSError:
+                return True
+
     def forget(self, session: Session) -> None:
         """Close the session's file, if there is one: a removed transcript takes up space as long as it is open."""
         file = self.take(session)

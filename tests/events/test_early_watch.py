@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.followed_store import PATIENCE_S, FollowedStore, append, followed_store, header, line
+import trio.testing
+from support.followed_store import (
+    PATIENCE_S,
+    FollowedStore,
+    MissingEventsWatcher,
+    append,
+    followed_store,
+    header,
+    line,
+)
 
 from sessiond.events.watch import Kind
+from sessiond.events.watch_backend import Rescan
 
 BACKENDS: list[Kind] = ["inotify", "watchfiles", "polling"]
 
@@ -63,3 +73,18 @@ async def test_files_that_were_just_read_are_not_looked_at_again(tmp_path: Path)
     async with followed_store(tmp_path, watcher="inotify", before=change) as parts:
         await wait_for_counts(parts, {"agent:main:quiet": 1, "agent:main:grows": 2})
         assert parts.session("agent:main:quiet").entry.file.mtime_ns == read_at
+
+
+async def test_once_it_follows_a_missed_event_makes_it_look_at_every_file(tmp_path: Path) -> None:
+    session_file(tmp_path, "goes")
+    watcher = MissingEventsWatcher()
+    async with followed_store(tmp_path, watching=False) as parts, trio.open_nursery() as nursery:
+        parts.feed.watch_early(watcher)
+        nursery.start_soon(parts.feed.run, watcher)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert counts(parts) == {"agent:main:goes": 1}
+        parts.file("agent:main:goes").unlink()
+        session_file(tmp_path, "comes")
+        await watcher.send.send([Rescan("overflow")])
+        await wait_for_counts(parts, {"agent:main:comes": 1})
+        nursery.cancel_scope.cancel()

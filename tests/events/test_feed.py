@@ -21,12 +21,22 @@ import pytest
 import trio
 import trio.testing
 from msgspec.structs import replace
-from support.followed_store import PATIENCE_S, FollowedStore, Reader, append, followed_store, header, line, message
+from support.followed_store import (
+    PATIENCE_S,
+    FollowedStore,
+    MissingEventsWatcher,
+    Reader,
+    append,
+    followed_store,
+    header,
+    line,
+    message,
+)
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
 from sessiond.events.watch import Kind, open_watcher
-from sessiond.events.watch_backend import NameChanged, Rescan, WatchEvent
+from sessiond.events.watch_backend import NameChanged, Rescan
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
@@ -549,27 +559,6 @@ async def test_symlinks_are_not_followed(parts: FollowedStore, tmp_path: Path) -
     assert set(parts.store.catalog.by_key) == {KEY}
 
 
-class MissingEventsWatcher:
-    """A watcher that reports only that it missed events."""
-
-    backend = "inotify"
-
-    def __init__(self) -> None:
-        self.send, self._receive = trio.open_memory_channel[list[WatchEvent]](10)
-        self.added: list[str] = []
-
-    def add(self, path: str) -> None:
-        if not os.path.isdir(path):
-            raise FileNotFoundError(path)
-        self.added.append(path)
-
-    def __aiter__(self) -> MissingEventsWatcher:
-        return self
-
-    async def __anext__(self) -> list[WatchEvent]:
-        return await self._receive.receive()
-
-
 async def test_changes_that_the_watcher_missed_are_found_by_a_rescan(tmp_path: Path) -> None:
     watcher = MissingEventsWatcher()
     async with followed_store(tmp_path, watching=False) as parts, trio.open_nursery() as nursery:
@@ -698,6 +687,19 @@ async def test_outside_changes_that_leave_the_content_alone_are_not_announced(pa
     assert set(reader.summaries) == {"two", "changed:message"}
     assert parts.newest_position(KEY).session_id == place.session_id
     assert row(parts.session(KEY).entry).message_count == 2
+
+
+async def test_a_rewrite_right_after_an_append_is_noticed_though_size_and_time_stay_the_same(tmp_path: Path) -> None:
+    """The clock of file systems ticks every few milliseconds."""
+    async with followed_store(tmp_path, watcher="inotify") as parts:
+        await parts.create(KEY)
+        await parts.say(KEY, "mine")
+        path, (_, reader) = parts.file(KEY), parts.follow(KEY)
+        appended = path.stat()
+        with path.open("r+b", buffering=0) as file:
+            file.write(path.read_bytes().replace(b"mine", b"ours"))
+            os.utime(file.fileno(), ns=(appended.st_atime_ns, appended.st_mtime_ns))
+        await reader.wait_for_text("ours")
 
 
 async def test_an_append_is_not_announced_before_its_sync_even_if_the_watcher_reports_it(tmp_path: Path) -> None:

@@ -113,3 +113,17 @@ def test_checksums_of_written_bytes_are_those_of_the_file(tmp_path: Path, before
         for line in lines:
             end += len(line)
             assert written.checksum(end) == transcript.checksum(file.fileno(), end)
+
+
+def test_a_rewrite_with_the_same_size_and_time_has_another_end(files: KeptFiles, keep: Keep, tmp_path: Path) -> None:
+    session, kept = keep("a")
+    path = tmp_path / "a"
+    assert not files.has_another_end(session, path.stat())
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), b"X", kept.size - 2)
+    os.utime(path, ns=(0, kept.mtime_ns))
+    assert kept.is_current(path.stat()) and files.has_another_end(session, path.stat())
+    os.utime(path, ns=(0, kept.mtime_ns + 1))
+    assert not files.has_another_end(session, path.stat())  # which the status says already
+    files.close()
+    assert not files.has_another_end(session, path.stat())

@@ -23,6 +23,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import FollowPlace, Subscription
 from sessiond.events.watch import Kind, open_watcher
+from sessiond.events.watch_backend import WatchEvent
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.sessions import lifecycle
@@ -115,6 +116,27 @@ def summarise(event: Event) -> str:
             return f"resync:{event.reason}"
         case LiveEvent():
             return f"live:{event.method}"
+
+
+class MissingEventsWatcher:
+    """A watcher that reports only that it missed events."""
+
+    backend = "inotify"
+
+    def __init__(self) -> None:
+        self.send, self._receive = trio.open_memory_channel[list[WatchEvent]](10)
+        self.added: list[str] = []
+
+    def add(self, path: str) -> None:
+        if not os.path.isdir(path):
+            raise FileNotFoundError(path)
+        self.added.append(path)
+
+    def __aiter__(self) -> MissingEventsWatcher:
+        return self
+
+    async def __anext__(self) -> list[WatchEvent]:
+        return await self._receive.receive()
 
 
 class FollowedStore:
