@@ -66,7 +66,7 @@ coverage *ARGS: _venv
     "{{ bin }}/coverage" combine -q
     "{{ bin }}/coverage" report
 
-# how strong the tests are: small changes of the code, one at a time, that some test should notice (half an hour)
+# how strong the tests are: small changes of the code, one at a time, that some test should notice (an hour)
 [group('work on it')]
 mutants *ARGS: _venv
     env -u PYTHONDONTWRITEBYTECODE PYTHONPATH=tests nice "{{ bin }}/python" -m mutants.run {{ ARGS }}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from mutants.run import drawable_mutants, equivalents, listed_changes
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -223,6 +224,25 @@ def test_every_class_name_is_unique() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_every_listed_mutant_changes_exactly_one_place() -> None:
+    """Otherwise `just mutants` can only report it as stale, and nobody sees that something is not tried any more."""
+    listed = list(listed_changes())
+    for one in listed:
+        text = (ROOT / "sessiond" / one.file).read_text()
+        assert text.count(one.old) == 1, f"{one.name}: anchor it to the present text of sessiond/{one.file}"
+        ast.parse(text.replace(one.old, one.new))  # else any test "notices" it
+        assert all((ROOT / test.partition("::")[0]).exists() for test in one.tests), one.name
+    names = [(one.file, one.name) for one in listed]
+    assert len(set(names)) == len(names) > 100
+
+
+def test_every_mutant_listed_as_equivalent_exists() -> None:
+    listed = {(f"sessiond/{one.file}", one.name) for one in listed_changes()}
+    for file, name in equivalents().keys() - listed:
+        drawable = {mutant.name for mutant in drawable_mutants({file: (ROOT / file).read_text()})}
+        assert name in drawable, f"{file}: {name}"
 
 
 def imports_of(path: Path, modules: set[str]) -> set[str]:

@@ -702,6 +702,15 @@ async def test_a_rewrite_right_after_an_append_is_noticed_though_size_and_time_s
         await reader.wait_for_text("ours")
 
 
+async def test_the_file_of_a_removed_session_is_closed(parts: FollowedStore) -> None:
+    """As long as it is open it takes up space."""
+    await parts.say(KEY, "one")
+    session, (_, reader) = parts.session(KEY), parts.follow(None)
+    parts.file(KEY).unlink()
+    await reader.wait_until(lambda: "changed:delete" in reader.summaries)
+    assert parts.store.committer.files.take(session) is None
+
+
 async def test_an_append_is_not_announced_before_its_sync_even_if_the_watcher_reports_it(tmp_path: Path) -> None:
     """The bytes are in the file and not yet synced; the watcher reports them; then the sync fails."""
     synced, written, refuse = threading.Event(), trio.Event(), False

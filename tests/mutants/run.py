@@ -23,11 +23,11 @@ import time
 import tomllib
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mutants.drawing import draw
+from mutants.drawing import Change, changes_of, draw
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -92,20 +92,35 @@ class TestCoverage:
         return chosen
 
 
-def read_listed() -> Iterator[Mutant]:
-    """The mutants of the lists. `old` must occur once in its file; otherwise the mutant is reported as stale."""
+class ListedChange(NamedTuple):
+    """A mutant of the lists: `old` occurs once in a file of the package, and becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = ()
+
+
+def listed_changes() -> Iterator[ListedChange]:
+    """The entries of the lists."""
     for path in sorted(HERE.glob("*.toml")):
         for one in tomllib.loads(path.read_text()).get("mutant", []):
-            file = f"sessiond/{one['file']}"
-            text, old, new = (ROOT / file).read_text(), one["old"], one["new"]
-            if text.count(old) != 1:
-                print(f"stale     {one['name']}: its text occurs {text.count(old)} times in {file}", flush=True)
-                continue
-            at = text.index(old)
-            first = text.count("\n", 0, at) + 1
-            lines = range(first, first + old.rstrip("\n").count("\n") + 1)
-            changed = text.replace(old, new)
-            yield Mutant(one["name"], file, changed, lines, f"{file}:{first}", tuple(one.get("tests", ())))
+            yield ListedChange(one["name"], one["file"], one["old"], one["new"], tuple(one.get("tests", ())))
+
+
+def read_listed() -> Iterator[Mutant]:
+    """The mutants of the lists. `old` must occur once in its file; otherwise the mutant is reported as stale."""
+    for one in listed_changes():
+        file = f"sessiond/{one.file}"
+        text = (ROOT / file).read_text()
+        if text.count(one.old) != 1:
+            print(f"stale     {one.name}: its text occurs {text.count(one.old)} times in {file}", flush=True)
+            continue
+        at = text.index(one.old)
+        first = text.count("\n", 0, at) + 1
+        lines = range(first, first + one.old.rstrip("\n").count("\n") + 1)
+        yield Mutant(one.name, file, text.replace(one.old, one.new), lines, f"{file}:{first}", one.tests)
 
 
 def draw_mutants(count: int, seed: int) -> Iterator[Mutant]:
@@ -113,12 +128,21 @@ def draw_mutants(count: int, seed: int) -> Iterator[Mutant]:
     paths = [path for room in ROOMS for path in (ROOT / "sessiond" / room).glob("*.py")]
     sources = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
     for change in draw(sources, count, seed):
-        text = sources[change.file]
-        old = " ".join(text[change.begin : change.end].split())
-        changed = text[: change.begin] + change.new + text[change.end :]
-        name = f"{Path(change.file).stem}:{old[:60]} -> {' '.join(change.new.split())[:60]}"
-        shown = f"{change.file}:{change.first}"
-        yield Mutant(name, change.file, changed, range(change.first, change.last + 1), shown)
+        yield _mutant_of(change, sources[change.file])
+
+
+def drawable_mutants(sources: Mapping[str, str]) -> Iterator[Mutant]:
+    """Every mutant of these files that may be drawn."""
+    for file, text in sources.items():
+        for change in changes_of(file, text):
+            yield _mutant_of(change, text)
+
+
+def _mutant_of(change: Change, text: str) -> Mutant:
+    old = " ".join(text[change.begin : change.end].split())
+    changed = text[: change.begin] + change.new + text[change.end :]
+    name = f"{Path(change.file).stem}:{old[:60]} -> {' '.join(change.new.split())[:60]}"
+    return Mutant(name, change.file, changed, range(change.first, change.last + 1), f"{change.file}:{change.first}")
 
 
 def equivalents() -> dict[tuple[str, str], str]:

@@ -1,5 +1,7 @@
 import errno
 import json
+import socket
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ from sessiond.errors import NotFound
 from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.outgoing_requests import RemoteError
+from sessiond.rpc.peer import Peer
+from sessiond.transports.framed import ndjson_link
+from sessiond.transports.streams import ByteStream
 
 READER = Caller(kind="token", scopes=frozenset(["read"]), session_key="agent:main:main")
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
@@ -351,6 +356,20 @@ async def test_until_it_is_ready_requests_wait_and_none_overtakes_another_then(c
         # Now nothing waits any more, and a request is answered in the same moment.
         client.dispatcher.accept(client.peer, b'{"jsonrpc":"2.0","id":7,"method":"ping"}')
         assert client.peer.pending == {}
+
+
+async def test_a_connection_on_which_nothing_waits_does_not_wait_for_the_others(connect):
+    ready = trio.Event()
+    async with connect(ready=ready) as client:
+        await client.send({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        await client.call("whoami", request_id=2)
+        ours, theirs = socket.socketpair()
+        with theirs, closing(ByteStream(ours)) as stream:
+            other = Peer(ndjson_link(stream, client.dispatcher.limits, lambda: other), client.dispatcher, OWNER)
+            ready.set()
+            client.dispatcher.accept(other, b'{"jsonrpc":"2.0","id":3,"method":"ping"}')
+            assert (other.pending, list(client.peer.pending)) == ({}, [1])
+        assert (await client.line())["id"] == 1
 
 
 async def test_broken_json_inside_the_params_is_a_parse_error(connect):

@@ -13,7 +13,7 @@ import trio
 from support.supervised_runs import MAIN, Agent, FakeHost, RunHarness, ignore_call, request, run_harness
 
 from sessiond.errors import StorageError
-from sessiond.model.record import FINAL, RUN
+from sessiond.model.record import ENTRY, FINAL, RUN, custom_line
 from sessiond.runs.follow_up import AnnouncementFollowUp, FollowUp
 from sessiond.runs.run import INTERRUPTED
 from sessiond.sessions import lifecycle
@@ -254,11 +254,18 @@ def _copy(kind: str, original: Path) -> tuple[Path, bytes]:
             folder = original.parents[2] / "other" / "sessions"
             folder.mkdir(parents=True, mode=0o700)
             folder.parent.chmod(0o700)
-            return folder / original.name, data
+            return folder / original.name, _as_adopted(data) if kind == "adopted" else data
+
+
+def _as_adopted(data: bytes) -> bytes:
+    """The transcript as if another program had begun it: its key is in a record of the daemon."""
+    header, _, rest = data.partition(b"\n")
+    named = {name: value for name, value in json.loads(header).items() if name not in ("sessionKey", "agentId")}
+    return json.dumps(named).encode() + b"\n" + custom_line("0" * 16, None, 1, ENTRY, {"sessionKey": MAIN}) + rest
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["original stays", "original removed"])
-@pytest.mark.parametrize("kind", ["beside", "key", "header", "agent"])
+@pytest.mark.parametrize("kind", ["beside", "key", "header", "agent", "adopted"])
 async def test_an_open_run_of_a_copied_transcript_runs_once_over_several_restarts(
     tmp_path: Path, autojump_clock: Any, kind: str, removed: bool
 ):

@@ -1,4 +1,4 @@
-"""The slot of a run that could not be created is free for the next one."""
+"""How many runs go on at once. The slot of a run that could not be created is free for the next one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.in_process import in_process_daemon
 from support.patience import PATIENCE_S
+
+from sessiond.runs.run_slots import RunSlots, Slot
 
 CONFIG = """
 [[agents.list]]
@@ -48,3 +50,24 @@ async def test_a_spawn_that_fails_on_a_full_disk_frees_its_run_slot(tmp_path: Pa
         ended = await owner.call("agent.wait", runId=spawned["runId"], timeoutMs=PATIENCE_S * 1000)
         assert (ended["status"], ended["reply"].splitlines()[-1]) == ("ok", "found")
         assert parts.services.supervisor.live_runs() == 0
+
+
+KINDS: dict[str, tuple[Slot, int]] = {
+    "agent:main:main": ("other", 3),
+    "agent:main:subagent:x": ("subagent", 2),
+    "agent:quick:main": ("light", 64),
+    "agent:quick:subagent:x": ("light", 64),
+}
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_runs_of_each_kind_have_a_limit_of_their_own(key: str) -> None:
+    """The configured ones are not meant for agents whose runs start nothing."""
+    slots = RunSlots(lambda: (3, 2), lambda agent_id: agent_id == "quick")
+    slot, most = KINDS[key]
+    for _ in range(most):
+        assert slots.has_free(key)
+        assert slots.take(key) == slot
+    assert {other for other in KINDS if slots.has_free(other)} == {other for other in KINDS if KINDS[other][0] != slot}
+    slots.release(slot)
+    assert slots.has_free(key)

@@ -88,6 +88,28 @@ def test_what_was_put_before_the_stop_is_carried_out_and_then_the_threads_end():
     assert sorted(map(int, taken)) == [*range(50)]
 
 
+def test_threads_that_wait_for_work_end_at_the_stop(monkeypatch: pytest.MonkeyPatch):
+    waiting = threading.Semaphore(0)
+
+    class NotedCondition(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            waiting.release()  # whoever gets the lock from now on finds this thread waiting
+            return super().wait(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commit_threads.threading, "Condition", NotedCondition)
+        threads = CommitThreads[str](lambda _job: None)
+    before = set(threading.enumerate())
+    threads.start()
+    own = set(threading.enumerate()) - before
+    for _ in range(THREADS):
+        assert waiting.acquire(timeout=PATIENCE_S)
+    threads.stop()
+    for thread in own:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("possible", [0, 1, 2])
 def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.MonkeyPatch, possible: int):
     class Scarce(threading.Thread):

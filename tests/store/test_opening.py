@@ -15,6 +15,7 @@ from support.patience import PATIENCE_S
 
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import dirfd, doctor, opening
+from sessiond.store.loading import load_sessions
 from sessiond.store.opening import open_locked
 
 
@@ -225,6 +226,14 @@ def test_a_path_that_cannot_be_a_store_is_refused_with_a_clear_message(tmp_path,
         with pytest.raises(ConfigError, match=r"the store .* cannot be opened: (Not a directory|File exists)"):
             with open_locked(path, clock):
                 pass
+
+
+async def test_a_store_whose_agents_cannot_be_listed_is_refused_with_a_clear_message(opener):
+    async with opener(loads=False) as store:
+        agents = store.path / "agents"
+        agents.write_text("")
+        with pytest.raises(ConfigError, match=r"the store .* cannot be read: Not a directory"):
+            await load_sessions(store, None)
 
 
 def test_an_error_raised_while_the_store_is_open_is_passed_on_unchanged(tmp_path, clock):

@@ -302,6 +302,32 @@ def test_the_key_is_written_again_even_if_the_emptied_file_was_folded_meanwhile(
     assert contested.file.read_bytes().count(b"sessionKey") == (1 if rest else 2)
 
 
+def test_the_key_is_written_again_if_a_rewrite_left_size_and_time_alone(contested):
+    """The clock of file systems ticks every few milliseconds."""
+    contested.check(*contested.write("a"))
+    contested.fold_new_lines()
+    written = contested.file.stat()
+    content = contested.file.read_bytes()
+    with contested.file.open("r+b", buffering=0) as opened:
+        opened.write(content.replace(b'"session"', b'"sessiom"').replace(b"hi", b"ho"))
+        os.utime(opened.fileno(), ns=(written.st_atime_ns, written.st_mtime_ns))
+    contested.session.epoch += 1
+    contested.fold_new_lines()
+    contested.session.entry = replace(contested.session.entry, session_key=KEY)  # the feed keeps the key as well
+    contested.check(*contested.write("b"))
+
+
+def test_a_file_that_lost_its_header_is_not_known_by_its_end(contested):
+    """Behind the same bytes as before, but at another place."""
+    contested.check(*contested.write("long", "a"))
+    contested.fold_new_lines()
+
+    def remove_header() -> None:
+        contested.file.write_bytes(contested.file.read_bytes().partition(b"\n")[2])
+
+    contested.check(*contested.write("b", between=remove_header))
+
+
 def test_a_rewritten_header_keeps_parent_folder_and_time(contested):
     contested.check(*contested.write("a", synced=lambda: empty_file(contested)))
     first = json.loads(contested.file.read_bytes().splitlines()[0])
