@@ -45,8 +45,8 @@ _HISTORY_QUERY = ("limit", "includeTools", "cursor", "follow")
 _HISTORY_PARAMS = ParamsDecoder(SessionsHistoryParams)
 
 
-def _context(services: Services, caller: Caller) -> Context:
-    return Context(caller=caller, peer=None, services=services, budgets=services.budgets)
+def _context(services: Services, request: HttpRequest) -> Context:
+    return Context(caller=request.caller, peer=None, services=services, budgets=services.budgets, unsent=request.unsent)
 
 
 def _require_scope(caller: Caller, scope: str) -> None:
@@ -70,12 +70,7 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
     # Parsed even if the header already asks for a stream, so that a malformed value is always refused.
     follows = _flag(query, "follow", absent=False)
     if not streams and not follows:
-        ctx = _context(services, request.caller)
-        try:
-            return json_response(await sessions_history.handle(ctx, params))
-        finally:
-            if ctx.share is not None:
-                request.unsent.append(ctx.share)
+        return json_response(await sessions_history.handle(_context(services, request), params))
     session = services.find(request.caller, request.params["key"])
     if session.archived:
         raise no_such_session(request.params["key"])  # an archived session has no new messages to follow
@@ -86,10 +81,7 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
         return EventStreamAnswer(
             partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools)
         )
-    ctx = _context(services, request.caller)
-    page = await sessions_history.handle(ctx, params)
-    if ctx.share is not None:
-        request.unsent.append(ctx.share)
+    page = await sessions_history.handle(_context(services, request), params)
     start = replay.place_of(services.store, session, page.cursor, "cursor")
     return EventStreamAnswer(
         partial(_follow, services, session.key, start, page=page, tools=tools, unsent=request.unsent)
@@ -224,7 +216,7 @@ async def _kill(services: Services, request: HttpRequest) -> Answer:
     _require_scope(request.caller, "admin")
     await services.loaded.wait()
     params = sessions_kill.SessionsKillParams(key=request.params["key"])
-    done = await sessions_kill.handle(_context(services, request.caller), params)
+    done = await sessions_kill.handle(_context(services, request), params)
     return json_response({"ok": True, "killed": done.killed})
 
 

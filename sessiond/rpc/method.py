@@ -26,7 +26,8 @@ class Context(Generic[S]):
     Every authorization check uses `caller`; where the params had `_meta`, it may differ from `peer.caller`.
     `request_id` is None for a notification. `params_meta` is the `_meta` object of the params. `peer` is None where an
     HTTP route calls the handler of a method. `turn` is that of an `ordered` request which waits for others, or
-    for which others wait.
+    for which others wait. `unsent` is given by an HTTP route: it gets the share as soon as it is taken, and is released
+    by the exchange, whatever becomes of the handler.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Context(Generic[S]):
         "services",
         "share",
         "turn",
+        "unsent",
     )
 
     def __init__(
@@ -53,6 +55,7 @@ class Context(Generic[S]):
         budgets: Budgets | None = None,
         batch: Batch | None = None,
         turn: OrderedTurn | None = None,
+        unsent: list[Share] | None = None,
     ) -> None:
         self.caller = caller
         self.peer = peer
@@ -62,6 +65,7 @@ class Context(Generic[S]):
         self.turn = turn
         self.budgets = budgets
         self.batch = batch
+        self.unsent = unsent
         self.share: Share | None = None
         self.holds_batch_lock = False
 
@@ -96,6 +100,8 @@ class Context(Generic[S]):
             share = await self.budgets.take(self.caller, self.peer, ANSWER_FACTOR * most)
             if batch is None:
                 self.share = share
+                if self.unsent is not None:
+                    self.unsent.append(share)
             else:
                 batch.share = share
 

@@ -59,7 +59,8 @@ class Peer:
 
     `initialize` sets `caller`, which also lifts the frame limit for unauthenticated clients. `nursery` exists while
     `run` runs; tasks in it end with the connection. `pending` are the requests in flight by id. `persistent` is false
-    for the single exchange of `POST /rpc`. `meta_caller` returns the caller for the `_meta` of a request.
+    for the single exchange of `POST /rpc`, which gives `unsent`, as for `ConnectionReservations`. `meta_caller` returns
+    the caller for the `_meta` of a request.
 
     `on_caller` is called before the caller changes, and may raise; `on_first_message` after the first message.
     """
@@ -70,11 +71,11 @@ class Peer:
         dispatcher: MessageHandler,
         caller: Caller,
         *,
-        persistent: bool = True,
+        unsent: list[Share] | None = None,
         on_caller: Callable[[Caller], None] | None = None,
         on_first_message: Callable[[], None] | None = None,
     ) -> None:
-        self.persistent = persistent
+        self.persistent = unsent is None
         self.pending: dict[object, InFlight] = {}
         self.closed = trio.Event()
         self.nursery: trio.Nursery
@@ -89,7 +90,7 @@ class Peer:
         self._outgoing = OutgoingRequests(self._send_request, lambda: self._out.broken)
         self._turns: dict[OrderedTurn, None] = {}
         self._callbacks: list[Callable[[], None]] = []
-        self.reservations = ConnectionReservations(self, self._out, dispatcher.budgets)
+        self.reservations = ConnectionReservations(self, self._out, dispatcher.budgets, unsent)
         self._caller = caller
         self._set_limit()
 

@@ -20,7 +20,6 @@ _SMALL_SHARE_BYTES = 256 * 1024
 class ReservingPeer(Protocol):
     """What the reservations need of their connection."""
 
-    persistent: bool
     closed: trio.Event
     nursery: trio.Nursery
 
@@ -31,17 +30,24 @@ class ReservingPeer(Protocol):
 
 
 class ConnectionReservations:
-    """`unsent` are shares of answers that the HTTP exchange sends, where the peer is not `persistent`."""
+    """`unsent` is given for a single HTTP exchange, which sends the answers: it gets and releases their shares."""
 
-    def __init__(self, peer: ReservingPeer, out: SendQueue, budgets: Budgets) -> None:
-        self.unsent: list[Share] = []
-        self._peer, self._out, self._budgets = peer, out, budgets
+    def __init__(self, peer: ReservingPeer, out: SendQueue, budgets: Budgets, unsent: list[Share] | None) -> None:
+        self._peer, self._out, self._budgets, self._unsent = peer, out, budgets, unsent
         self._coming: Share | None = None
 
     async def reserve_message(self, limit: int) -> None:
-        """Wait until the budget has room for a message of up to `limit` bytes."""
-        if self._coming is None:
-            self._coming = await self._budgets.take(self._peer.caller, self._peer, MESSAGE_FACTOR * limit)
+        """Wait until the budget has room for a message of up to `limit` bytes.
+
+        Nothing is reserved for a peer that has ended: the reader of a WebSocket goes on until its close is sent.
+        """
+        if self._coming is not None or self._peer.closed.is_set():
+            return
+        share = await self._budgets.take(self._peer.caller, self._peer, MESSAGE_FACTOR * limit)
+        if self._peer.closed.is_set():
+            share.release()
+        else:
+            self._coming = share
 
     def shrink_to_messages(self, messages: list[bytes]) -> None:
         """The long message was received, as one of `messages`: reduce its share from the limit to its size."""
@@ -62,8 +68,8 @@ class ConnectionReservations:
     def hold_until_sent(self, share: Share, size: int) -> None:
         """Keep the share of an answer of `size` bytes, which was queued, until it is sent."""
         share.shrink(size if self._out.joins else 2 * size)  # a link that cannot send pieces joins them to a copy
-        if not self._peer.persistent:
-            self.unsent.append(share)
+        if self._unsent is not None:
+            self._unsent.append(share)
         elif self._out.queued_bytes == 0 or self._peer.closed.is_set():
             share.release()
         else:

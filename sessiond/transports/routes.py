@@ -168,10 +168,9 @@ async def call_over_http(
     except SessiondError as error:
         return await _http_response(encode_failure(None, error), codec, dispatcher.pace)
     exchange = _ExchangeLink(text)
-    peer = Peer(exchange, dispatcher, request.caller, persistent=False)
+    peer = Peer(exchange, dispatcher, request.caller, unsent=request.unsent)
     with active_connections.track(peer):
         await peer.run()
-    request.unsent.extend(peer.reservations.unsent)
     if not exchange.answers:
         return HttpResponse(204)
     return await _http_response(exchange.answers[-1].rstrip(b"\n"), codec, dispatcher.pace)

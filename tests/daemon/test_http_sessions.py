@@ -21,6 +21,7 @@ from support.subscribed_connections import Curl, curl
 from trio.testing import MockClock
 
 from sessiond.daemon.http_sessions import add_session_routes
+from sessiond.errors import InvalidParams
 from sessiond.model.caller import OWNER
 from sessiond.transports.exchange import EventStreamAnswer, HttpRequest
 from sessiond.transports.routes import Router
@@ -349,3 +350,20 @@ async def test_a_quiet_stream_sends_a_comment_every_fifteen_seconds(tmp_path: Pa
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert written[1:] == [b": \n\n"] * beats
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("follow", ["0", "1"])
+async def test_a_page_that_is_refused_leaves_no_memory_reserved(tmp_path: Path, follow: str) -> None:
+    async with in_process_daemon(tmp_path) as daemon:
+        services = daemon.services
+        await services.store.create("agent:main:main", "main")
+        router = Router()
+        add_session_routes(router, services)
+        route, params = router.find("GET", "/sessions/main/history")
+        request = HttpRequest("GET", "/", params, {"follow": follow, "cursor": "garbage"}, {}, b"", OWNER)
+        with pytest.raises(InvalidParams):
+            await route.handler(request)
+        [share] = request.unsent
+        assert services.budgets.owner.used_bytes == share.size > 0
+        share.release()  # as the connection does for all of `unsent` when the exchange is over
+        assert services.budgets.owner.used_bytes == 0

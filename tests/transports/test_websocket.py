@@ -10,6 +10,7 @@ import trio
 import trio_websocket
 from support.patience import PATIENCE_S
 
+from sessiond.rpc.budget import MIB
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.websocket import check_upgrade, handshake_bytes
@@ -159,6 +160,57 @@ async def test_revoking_a_token_closes_its_websocket(open_server):
             assert running.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
             with pytest.raises(trio_websocket.ConnectionClosed), trio.fail_after(PATIENCE_S):
                 await connection.get_message()
+
+
+LONG_MESSAGE = b"\x81\xff" + (8 * MIB).to_bytes(8, "big") + bytes(4) + b" " * 300_000  # the beginning of one
+
+
+def masked(first_byte, payload):
+    return bytes([first_byte, 0x80 | len(payload), 0, 0, 0, 0]) + payload
+
+
+async def read_close(stream):
+    """Read up to the close frame; its code."""
+    received = b""
+    while (at := received.find(b"\x88\x02")) < 0 or len(received) < at + 4:
+        more = await stream.receive_some()
+        assert more, received
+        received += more
+    return int.from_bytes(received[at + 2 : at + 4], "big")
+
+
+def close_reader(running):
+    assert running.server.active_connections.close_where(lambda caller: caller.token_id == "t-reader") == 1
+
+
+async def test_what_a_client_sends_after_its_connection_was_ended_reserves_nothing(open_server):
+    async with open_server() as running:
+        others = running.dispatcher.budgets.others
+        ping = masked(0x81, json.dumps(PING).encode())
+        for begin, more in ((LONG_MESSAGE, b" " * 1000), (ping + masked(0x82, b"\x80"), LONG_MESSAGE)):
+            async with open_upgraded_stream(running) as stream:
+                await stream.send_all(begin)
+                if begin is LONG_MESSAGE:
+                    await wait_until(lambda: others.used_bytes)
+                    close_reader(running)
+                assert await read_close(stream) in (1000, 1003)
+                await stream.send_all(more)
+            await wait_until(lambda: running.server.connections == 0)
+            assert others.used_bytes == 0
+
+
+async def test_a_connection_that_ends_while_it_waits_for_room_reserves_nothing(open_server):
+    async with open_server() as running:
+        others = running.dispatcher.budgets.others
+        full = await others.take("t-reader", 48 * MIB)
+        async with open_upgraded_stream(running) as stream:
+            await stream.send_all(LONG_MESSAGE)
+            await wait_until(lambda: others._waiting)
+            close_reader(running)
+            assert await read_close(stream) == 1000
+            full.release()
+        await wait_until(lambda: running.server.connections == 0)
+        assert others.used_bytes == 0
 
 
 def handshake(running, **changes):
