@@ -17,6 +17,10 @@ def _import_structlog() -> None:
     sys.modules.update(instead)
     try:
         import_module("structlog")
+    except (AttributeError, ImportError):
+        # Another version of it may need them; it gets them in the next import, which begins anew.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "structlog"]:
+            del sys.modules[name]
     finally:
         for name in instead:
             del sys.modules[name]

@@ -57,13 +57,14 @@ log = structlog.get_logger("sessiond")
 
 @dataclass(slots=True, kw_only=True)
 class App:
-    """The parts that outlive a connection."""
+    """The parts that outlive a connection. Cancelling `loading` ends the reading and recovery of the store."""
 
     services: Services
     dispatcher: Dispatcher[Services]
     saver: IndexSaver
     active_connections: ActiveConnections
     background: trio.Nursery
+    loading: trio.CancelScope
 
 
 def key_rules(config: Config) -> KeyRules:
@@ -90,9 +91,10 @@ async def open_app(
     *,
     progress: Progress,
     watching: Callable[[str], None],
+    on_lock: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
 ) -> AsyncIterator[App]:
-    """Everything but the listeners. `sockets` is the folder of agent.sock.
+    """Everything but the listeners. `sockets` is the folder of agent.sock. `on_lock` is called with the store locked.
 
     Yields before the store is read, so that the daemon answers at once. When `services.loaded` is set, it is recovered
     and at work; until then the dispatcher lets requests wait that need more than the daemon itself.
@@ -111,6 +113,7 @@ async def open_app(
             loads=False,
         ) as store,
     ):
+        on_lock()
         await opened.enter_async_context(_programs(store))
         parts = await opened.enter_async_context(_open_parts(store, config, sockets, clock, ids))
         services = parts.services
@@ -125,13 +128,15 @@ async def open_app(
         )
         async with open_watcher(_backend(config)) as watcher, trio.open_nursery() as background:
             watching(watcher.backend)
-            background.start_soon(_load, parts, watcher, background, progress)
+            loading = trio.CancelScope()
+            background.start_soon(_load, parts, watcher, background, progress, loading)
             yield App(
                 services=services,
                 dispatcher=dispatcher,
                 saver=parts.saver,
                 active_connections=parts.active_connections,
                 background=background,
+                loading=loading,
             )
             background.cancel_scope.cancel()
         # Before, an index would have only the sessions that were found so far.
@@ -139,7 +144,14 @@ async def open_app(
             await parts.saver.save_dirty()
 
 
-async def _load(parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress) -> None:
+async def _load(
+    parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress, scope: trio.CancelScope
+) -> None:
+    with scope:
+        await _load_and_recover(parts, watcher, background, progress)
+
+
+async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress) -> None:
     """Read the store, continue what a crash interrupted, and set `loaded`: everything is at work then."""
     parts.feed.watch_early(watcher)
     await load_sessions(parts.store, progress)

@@ -32,6 +32,7 @@ from sessiond.transports.serve import Server, ServerLimits
 log = structlog.get_logger("sessiond")
 
 EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
+_EXPECTED = (ConfigError, StoreGone, StoreInUse)
 # How long requests in flight may take to finish during shutdown; after a second signal 0.
 _DRAIN_S = 5.0
 # How often the progress of a long start is reported.
@@ -51,7 +52,7 @@ def run(
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
     memory.return_freed_memory()
-    memory.pause_gc()
+    memory.collect_rarely()
     # A busy worker thread keeps the event loop waiting this long whenever the loop needs the interpreter. With the
     # default of 5 ms one answer, which needs it several times, was delayed by 20 ms.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -62,26 +63,28 @@ def run(
         trio.run(_DaemonProcess(store, config_path).run)
     except BaseExceptionGroup as group:
         return _exit_code(group)
-    except (ConfigError, StoreGone, StoreInUse) as error:
+    except _EXPECTED as error:
         return _exit_code(error)
     return EXIT_OK
 
 
 def _exit_code(error: BaseException) -> int:
     """The exit code of an expected failure, after printing it. Any other exception is a bug and is raised again."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    match error:
-        case ConfigError():
-            code = EXIT_CONFIG
-        case StoreInUse():
-            code = EXIT_IN_USE
-        case StoreGone():
-            code = EXIT_GONE
-        case _:
-            raise error
-    print(f"sessiond: {error}", file=sys.stderr)  # noqa: T201
+    failures = _single_errors(error)
+    if not all(isinstance(one, _EXPECTED) for one in failures):
+        raise failures[0] if len(failures) == 1 else error
+    # A store that is gone comes first: another part may have failed for the same reason, and called it unreadable.
+    codes = {StoreGone: EXIT_GONE, StoreInUse: EXIT_IN_USE, ConfigError: EXIT_CONFIG}
+    code, failure = next((code, one) for kind, code in codes.items() for one in failures if isinstance(one, kind))
+    print(f"sessiond: {failure}", file=sys.stderr)  # noqa: T201
     return code
+
+
+def _single_errors(error: BaseException) -> list[BaseException]:
+    """The errors in nested groups."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [single for inner in error.exceptions for single in _single_errors(inner)]
 
 
 class _DaemonProcess:
@@ -101,7 +104,6 @@ class _DaemonProcess:
         listening.check_length(sockets.agent)
         self._progress_path = sockets.sessiond.parent / STARTING
         listening.prepare_folder(self._progress_path.parent, private=sockets.private)
-        self._write_progress("")
         try:
             await self._run(config, sockets)
         finally:
@@ -110,7 +112,12 @@ class _DaemonProcess:
     async def _run(self, config: Config, sockets: SocketPaths) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with open_app(
-                self._store, config, sockets.agent.parent, progress=self._progress, watching=_report_watch_backend
+                self._store,
+                config,
+                sockets.agent.parent,
+                on_lock=lambda: self._write_progress(""),
+                progress=self._progress,
+                watching=_report_watch_backend,
             ) as app:
                 app.background.start_soon(self._handle_signals, signals, app)
                 await self._serve(app, config)
@@ -129,6 +136,7 @@ class _DaemonProcess:
                 await self._stop.wait()
                 self._manager.notify_stopping("finishing what is under way")
                 log.info("stopping")
+                app.loading.cancel()  # or runs would be recovered while the others are interrupted
                 async with trio.open_nursery() as drain:
                     drain.start_soon(self._stop_on_second_signal, server)
                     await server.drain(_DRAIN_S, before_close=app.services.supervisor.interrupt_all)
@@ -154,7 +162,10 @@ class _DaemonProcess:
         log.info("ready", version=sessiond.__version__, store=str(self._store), sessions=sessions, **where)
 
     def _write_progress(self, text: str) -> None:
-        """Write the progress of the start to a file, for commands that run before the daemon is ready."""
+        """Write the progress of the start to a file, for commands that run before the daemon is ready.
+
+        Only with the store locked: a second daemon would say of the one at work that it is starting.
+        """
         if self._progress_path is not None:
             written = self._progress_path.with_name(f".{STARTING}")
             with suppress(OSError):
@@ -162,9 +173,11 @@ class _DaemonProcess:
                 written.replace(self._progress_path)  # atomically
 
     def _remove_progress(self) -> None:
+        """Remove the file of `_write_progress`, but not that of another daemon."""
         if self._progress_path is not None:
             with suppress(OSError):
-                self._progress_path.unlink()
+                if self._progress_path.read_bytes().partition(b"\n")[0] == b"%d" % os.getpid():
+                    self._progress_path.unlink()
             self._progress_path = None
 
     async def _handle_signals(self, signals: object, app: App) -> None:

@@ -174,6 +174,19 @@ async def test_a_daemon_that_stops_while_it_loads_refuses_what_waits(tmp_path: P
         assert "begun" not in error["data"]  # a client may send it to the next daemon
 
 
+async def test_a_daemon_that_stops_while_it_loads_begins_no_recovery(tmp_path: Path) -> None:
+    path = write_session(tmp_path, KEY, NAME, "old")
+    before = path.read_bytes()
+    async with held_loading(tmp_path) as held:
+        app = held.daemon.app
+        app.loading.cancel()
+        held.go.set()
+        while not app.loading.cancelled_caught:
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        assert not app.services.loaded.is_set()
+    assert path.read_bytes() == before
+
+
 async def test_a_daemon_that_stops_while_it_loads_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     """An index with the sessions found so far would hide the names that another program's index has for the others."""
     paths = [write_session(tmp_path, None, f"{number:08d}-0000-4000-8000-000000000000", "x") for number in range(9)]

@@ -103,9 +103,14 @@ def test_rows_are_the_same_after_a_restart_without_the_index(daemon: Daemon) -> 
 
 def test_a_second_daemon_on_the_store_exits_and_names_the_first(daemon: Daemon) -> None:
     daemon.start()
-    second = subprocess.run(daemon.command(), env=daemon.environ, capture_output=True, text=True, check=False)
-    assert second.returncode == 69
     assert daemon.process is not None
+    daemon.wait_for(lambda: not (daemon.run / "starting").exists(), "it does not get ready")
+    # As if the first one were still starting: what it tells waiting commands stays.
+    starting, told = daemon.run / "starting", f"{daemon.process.pid}\nreading"
+    starting.write_text(told)
+    second = subprocess.run(daemon.command(), env=daemon.environ, capture_output=True, text=True, check=False)
+    assert starting.read_text() == told
+    assert second.returncode == 69
     assert f"in use by process {daemon.process.pid}" in second.stderr
     assert daemon.call("ping") == {}
 

@@ -1,0 +1,48 @@
+"""The garbage collector while the store is read and afterwards."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from sessiond.daemon import memory
+
+
+class Cycle:
+    """Only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def _usual_collector() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.usefixtures("_usual_collector")
+def test_garbage_is_freed_while_the_store_is_read() -> None:
+    gc.collect()
+    memory.collect_rarely()
+    garbage = weakref.ref(Cycle())
+    kept: list[list[int]] = []
+    while garbage() is not None and len(kept) < 1_000_000:
+        kept.append([])
+    assert garbage() is None
+    assert len(kept) > 10_000  # so seldom that reading is not slowed down
+
+
+@pytest.mark.usefixtures("_usual_collector")
+def test_no_garbage_is_kept_for_ever() -> None:
+    thresholds = gc.get_threshold()
+    memory.collect_rarely()
+    garbage = weakref.ref(Cycle())
+    memory.freeze_gc()
+    assert garbage() is None
+    assert gc.isenabled() and gc.get_threshold() == thresholds and gc.get_freeze_count()
