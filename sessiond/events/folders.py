@@ -78,10 +78,14 @@ class Folders:
     def watch_early(self, watcher: Watcher) -> None:
         """Watch every folder before the store is read. Then `follow` need not look at every file again."""
         self._watcher = watcher
-        with contextlib.suppress(OSError):  # what is missing here, `follow` looks at file by file
+        names: list[str] = []
+        # What cannot be watched, such as an agent without sessions, `follow` looks at file by file.
+        with contextlib.suppress(OSError):
             watcher.add(self._root)
             watcher.add(self._agents)
-            for agent_id in filter(layout.is_agent_folder, os.listdir(self._agents)):
+            names = os.listdir(self._agents)
+        for agent_id in filter(layout.is_agent_folder, names):
+            with contextlib.suppress(OSError):
                 watcher.add(self._parent(agent_id))
                 watcher.add(self._path(agent_id))
                 self._watched_early.add(agent_id)

@@ -61,6 +61,25 @@ async def test_changes_between_the_scan_and_the_feed_are_noticed(tmp_path: Path,
         await wait_for_counts(parts, {f"agent:{key}": count for key, count in {**expected, "main:grows": 3}.items()})
 
 
+async def test_an_agent_without_sessions_leaves_the_others_watched(tmp_path: Path) -> None:
+    agents = [f"a{number}" for number in range(8)]
+    files = [session_file(tmp_path, f"quiet-{agent}", agent) for agent in agents]
+    for number in range(8):  # whatever the order of the folder, one of them comes before another agent
+        (tmp_path / "store" / "agents" / f"b{number}").mkdir(mode=0o700)
+    read_at = {file: file.stat().st_mtime_ns for file in files}
+
+    def change() -> None:
+        for file in files:
+            os.utime(file, ns=(1, 1))  # of which inotify says nothing
+        session_file(tmp_path, "comes", "a0")
+
+    async with followed_store(tmp_path, watcher="inotify", before=change) as parts:
+        quiet = {f"agent:{agent}:quiet-{agent}": 1 for agent in agents}
+        await wait_for_counts(parts, {**quiet, "agent:a0:comes": 1})
+        seen = {file: parts.session(key).entry.file.mtime_ns for file, key in zip(files, quiet, strict=True)}
+        assert seen == read_at
+
+
 async def test_files_that_were_just_read_are_not_looked_at_again(tmp_path: Path) -> None:
     """With 100,000 of them that took a second of the event loop."""
     quiet, grows = session_file(tmp_path, "quiet"), session_file(tmp_path, "grows")
