@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from contextlib import suppress
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,24 +17,22 @@ def default_workspace(store: Path, agent_id: str) -> Path:
     return store / layout.AGENTS / agent_id / "workspace"
 
 
-def make_workspace(agent_id: str, folder: Path, store: Path) -> None:
-    """Create the folder and missing parents, for the owner alone. StorageError if that fails.
+def make_workspace(agent_id: str, folder: Path, store: Path, *, sync: Callable[[int], None] = dirfd.fsync_dir) -> None:
+    """Create the folder and missing parents, for the owner alone; their names are on disk when this returns.
+    StorageError if that fails.
+
+    `sync` is called with the descriptor of a folder that has a new name in it.
 
     The store's `agents/` itself is never created here: it would hide that the store was removed or moved away.
     """
     agents = store / layout.AGENTS
     try:
-        if not folder.is_relative_to(agents):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return
         path = agents
-        for part in folder.relative_to(agents).parts:
-            parent, path = path, path / part
-            with suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-                _sync_names(parent)
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not folder.is_relative_to(agents):
+            path = next(one for one in (folder, *folder.parents) if one.is_dir())
+        for part in folder.relative_to(path).parts:
+            path = path / part
+            _make_folder(path, sync)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no path"
         # The error does not name the path: no path outside the store leaves the daemon. The configuration has it.
@@ -45,10 +42,23 @@ def make_workspace(agent_id: str, folder: Path, store: Path) -> None:
         ) from None
 
 
-def _sync_names(folder: Path) -> None:
-    """Or a power cut could take the files of an accepted message with the workspace in which they are."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _make_folder(path: Path, sync: Callable[[int], None]) -> None:
+    """Create a folder where it is missing. Its name is synced, or a power cut could take the files of an accepted
+    message with the workspace in which they are.
+    """
     try:
-        dirfd.fsync_dir(fd)
-    finally:
-        os.close(fd)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if path.is_dir():
+            return
+        raise
+    try:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            sync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        # Or the next attempt would find it, and take its name for synced.
+        path.rmdir()
+        raise

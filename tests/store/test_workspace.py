@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -39,3 +41,31 @@ def test_a_file_in_place_of_a_workspace_is_an_error_with_a_clear_message(tmp_pat
     (tmp_path / "work").write_text("")
     with pytest.raises(StorageError, match="the workspace of agent main cannot be made: File exists; something else"):
         make_workspace("main", tmp_path / "work", tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("place", "before"),
+    [("store/agents/main/workspace", ["store/agents"]), ("elsewhere/deep/work", [".", "elsewhere"])],
+)
+def test_a_new_workspace_is_synced_part_by_part_and_again_after_a_failed_sync(
+    tmp_path: Path, place: str, before: list[str]
+) -> None:
+    (tmp_path / "store" / "agents").mkdir(parents=True)
+    folder = tmp_path / place
+    synced: list[Path] = []
+    refused = [folder.parent]
+
+    def sync(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path in refused:
+            refused.remove(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced.append(path)
+
+    with pytest.raises(StorageError, match="the workspace of agent main cannot be made: Input/output error"):
+        make_workspace("main", folder, tmp_path / "store", sync=sync)
+    assert not folder.exists()
+    assert synced == [tmp_path / one for one in before]
+    make_workspace("main", folder, tmp_path / "store", sync=sync)
+    make_workspace("main", folder, tmp_path / "store", sync=sync)
+    assert synced == [*(tmp_path / one for one in before), folder.parent]
