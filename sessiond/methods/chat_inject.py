@@ -16,6 +16,7 @@ from sessiond.methods.services import Context
 from sessiond.model.record import RecordDraft
 from sessiond.rpc.method import Later, LongWork, Method
 from sessiond.runtimes.message_check import check_message
+from sessiond.sessions.lifecycle import current_session
 from sessiond.store.catalog import Session
 from sessiond.store.committer import AppendPlace
 from sessiond.store.store import Message
@@ -43,6 +44,21 @@ class ChatInjectResult(Result, frozen=True, kw_only=True):
 
 def handle(ctx: Context, params: ChatInjectParams) -> Later | LongWork:
     session = _writable(ctx, params)
+    if session.leaving is not None:
+        return LongWork(partial(_append_behind_change, ctx, params, session), keeps_turn=True)
+    return _begin(ctx, params, session)
+
+
+async def _append_behind_change(ctx: Context, params: ChatInjectParams, session: Session) -> Later:
+    """Append to the session that has the key once the reset or delete is over that is under way now."""
+    outcome = _begin(ctx, params, await current_session(ctx.services.store.catalog, session))
+    # They have their place, so what begins now comes behind them.
+    ctx.release_next()
+    return await outcome.perform() if isinstance(outcome, LongWork) else outcome
+
+
+def _begin(ctx: Context, params: ChatInjectParams, session: Session) -> Later | LongWork:
+    """Append the messages, or take their place among the appends to the session."""
     check = _check_for(ctx, session)
     if len(params.messages) <= QUICK_MESSAGES and sum(len(memoryview(raw)) for raw in params.messages) <= QUICK_BYTES:
         parts = [check(raw, place) for place, raw in enumerate(params.messages)]

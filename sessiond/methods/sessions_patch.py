@@ -52,11 +52,16 @@ _PATCHED = [
 
 async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResult:
     services = ctx.services
-    # Nothing below awaits before the record has its place, unless the session is being reset or deleted.
-    ctx.release_next()
     session = services.find_live(ctx.caller, params.key)
     wanted = {wire_name: value for name, wire_name in _PATCHED if (value := getattr(params, name)) is not UNSET}
-    session = await patch.apply(services.session_changes, services.config, session, wanted, services.sees(ctx.caller))
+    session = await patch.apply(
+        services.session_changes,
+        services.config,
+        session,
+        wanted,
+        services.sees(ctx.caller),
+        on_queued=ctx.release_next,
+    )
     row = listing.row(services.store, session, ctx.caller.agent_id, services.sight_of(ctx.caller))
     return SessionsPatchResult(key=session.key, row=row)
 

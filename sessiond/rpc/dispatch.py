@@ -239,7 +239,7 @@ class Dispatcher(Generic[S]):
             work = outcome
         pending = PendingRequest(route, context, decoded, key, reply)
         pending.work = work
-        pending.turn = peer.take_turn() if ordered and turn is None else turn
+        pending.turn = context.turn = peer.take_turn() if ordered and turn is None else turn
         if must_wait:
             self._waiting[pending] = None
         peer.start(pending, self._run, before_auth=route.method.before_auth)

@@ -178,10 +178,12 @@ class LongWork:
     """What a `later` handler returns instead of its `Later` if its work would block the event loop for too long.
 
     `perform` is awaited in a task of its own and returns the `Later`; it is always begun, even where the connection is
-    closed at once. The handler has settled the order: later `ordered` requests do not wait for it.
+    closed at once. The handler has settled the order: later `ordered` requests do not wait for it. With `keeps_turn` it
+    has not, and they wait until `perform` calls `ctx.release_next` or ends.
     """
 
     perform: Callable[[], Awaitable[Later]]
+    keeps_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

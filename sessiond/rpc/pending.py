@@ -68,7 +68,7 @@ class PendingRequest:
         if route.is_async:
             return await route.handle(context, self.params)
         outcome = self.work or route.handle(context, self.params)
-        if self.turn is not None:
+        if self.turn is not None and not (isinstance(outcome, LongWork) and outcome.keeps_turn):
             self.turn.end()
         if not route.waits:
             return outcome

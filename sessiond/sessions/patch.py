@@ -39,23 +39,38 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     )
 
 
+def _do_nothing() -> None:
+    pass
+
+
 async def apply(
-    session_changes: SessionChanges, config: Config, session: Session, wanted: Mapping[str, Any], sees: Sees
+    session_changes: SessionChanges,
+    config: Config,
+    session: Session,
+    wanted: Mapping[str, Any],
+    sees: Sees,
+    *,
+    on_queued: Callable[[], None] = _do_nothing,
 ) -> Session:
     """Change the metadata to `wanted`, which is by wire name; None clears. One record, on disk when this returns.
 
     Returns the session that was changed, which is another one if `session` was reset meanwhile. InvalidParams for a bad
-    value, Conflict for a label in use; then nothing is changed.
+    value, Conflict for a label in use; then nothing is changed. `on_queued` is called right before the record takes its
+    place among the appends to the session.
     """
     store = session_changes.store
     if wanted.get("label") is None:
-        return await _append(session_changes, session, fields(config, session, wanted))
+        return await _append(session_changes, session, fields(config, session, wanted), on_queued)
     with claimed_label(store.catalog, session.key, wanted["label"], sees) as label:
-        return await _append(session_changes, session, fields(config, session, {**wanted, "label": label}))
+        return await _append(session_changes, session, fields(config, session, {**wanted, "label": label}), on_queued)
 
 
-async def _append(session_changes: SessionChanges, session: Session, data: dict[str, Any]) -> Session:
+async def _append(
+    session_changes: SessionChanges, session: Session, data: dict[str, Any], on_queued: Callable[[], None]
+) -> Session:
     session = await current_session(session_changes.store.catalog, session)
+    # There is no await before the record has its place, so what begins now comes behind it.
+    on_queued()
     if data:
         await session_changes.store.append(session, [Custom(ENTRY, data)])
     return session

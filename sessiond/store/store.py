@@ -296,10 +296,11 @@ class SessionStore:
     async def archive(self, session: Session, *, on_leave: Callable[[], None] | None = None) -> bool:
         """Move the transcript to the archive, by rename; on disk when this returns. False where it does not exist.
 
-        Then the session is no longer the current one of its key; `on_leave` is called right before that. Unfinished
-        appends are written before or after the move.
+        Then the session is no longer the current one of its key; `on_leave` is called right before that. Appends that
+        were called before this are written before the move.
         """
         name = session.file_name
+        await self.committer.wait_written(session)
         self.busy_names.add(name)
         try:
             async with self.committer.hold_exclusively(session):

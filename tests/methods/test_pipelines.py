@@ -234,3 +234,48 @@ async def test_a_message_is_accepted_even_if_its_client_disconnects_at_once(
             await leaving.send("chat.send", sessionKey=KEY, message="m" * size, **more)
         with trio.fail_after(PATIENCE_S):
             assert (await owner.event("session.message"))["message"]["role"] == "user"
+
+
+async def test_settings_that_are_changed_behind_a_reset_are_applied_in_their_order(tmp_path: Path):
+    key, names = "agent:bob:short", [f"n{number}" for number in range(20)]
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=key)
+        asked = [await owner.send("sessions.reset", key=key)]
+        asked += [await owner.send("sessions.patch", key=key, displayName=name) for name in names]
+        _, *patched = [one["result"] for one in await collect(owner, asked)]
+        [row] = (await owner.call("sessions_list"))["sessions"]
+        assert row["displayName"] == names[-1]
+        [file] = (tmp_path / "store" / "agents" / "bob" / "sessions").glob("*.jsonl")
+        places = [file.read_text().index(f'"{name}"') for name in names]
+        assert places == sorted(places)
+        assert {one["row"]["sessionId"] for one in patched} == {row["sessionId"]}
+
+
+async def test_messages_behind_a_reset_stand_in_the_new_session_in_their_order(tmp_path: Path):
+    key = "agent:bob:short"
+    texts = [["one"], [f"m{number}" for number in range(300)], ["two"], ["three"]]
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=key)
+        asked = [await owner.send("sessions.reset", key=key)]
+        for some in texts:
+            messages = [{"role": "user", "content": text} for text in some]
+            asked.append(await owner.send("chat.inject", sessionKey=key, messages=messages))
+        _, *injected = [one["result"] for one in await collect(owner, asked)]
+        page = await owner.call("sessions_history", sessionKey=key, limit=1000)
+        assert [message["content"] for message in page["messages"]] == [text for some in texts for text in some]
+        assert [position["id"] for position in page["positions"]] == [id_ for one in injected for id_ in one["ids"]]
+
+
+async def test_a_message_behind_a_delete_is_refused_and_what_follows_it_is_not_blocked(tmp_path: Path):
+    key, message = "agent:bob:short", [{"role": "user", "content": "late"}]
+    async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
+        await owner.call("sessions.create", key=key)
+        asked = [
+            await owner.send("sessions.delete", key=key),
+            await owner.send("chat.inject", sessionKey=key, messages=message),
+            await owner.send("chat.send", sessionKey=KEY, message="behind"),
+        ]
+        deleted, refused, sent = await collect(owner, asked)
+        assert deleted["result"]["archived"] is True
+        assert refused["error"]["code"] == -32002
+        assert sent["result"]["runId"]

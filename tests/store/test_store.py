@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 from support.store_listeners import SilentListener
 
 from sessiond.errors import InvalidParams, LimitExceeded, Stopping, StorageError
@@ -315,6 +316,21 @@ async def test_an_append_during_archiving_is_in_the_archived_file(tmp_path):
         assert "archive" in session.path
         assert len(lines_of(store, session)) == 21
         assert len(list((tmp_path / "store").rglob("*.jsonl"))) == 1
+
+
+async def test_a_transcript_is_archived_with_what_has_a_place_in_it_already(opener):
+    async with opener() as store:
+        session, _ = await store.create(KEY, "main")
+        told = trio.Event()
+        with store.committer.take_place(session) as place:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.archive, session)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not session.archived
+                store.append_later(place, store.make_drafts([user("late")]), lambda *_: told.set())
+        assert told.is_set()
+        assert session.archived
+        assert "late" in (store.path / session.path).read_text()
 
 
 async def test_creating_a_session_under_an_existing_id_is_refused(opener):
