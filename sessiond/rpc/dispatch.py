@@ -263,13 +263,18 @@ class Dispatcher(Generic[S]):
         return False
 
     async def _wait_until_ready(self, pending: PendingRequest) -> None:
-        """Wait until the daemon is ready, and every earlier request of the connection has begun."""
+        """Wait until the daemon is ready, and every earlier request of the connection has begun; admit it again."""
         assert self._ready is not None and pending.turn is not None
         await self._ready.wait()
         await pending.turn.wait()
         del self._waiting[pending]
         if not pending.route.method.ordered:
             pending.turn.end()  # the next one begins in another turn of the loop, so after this one
+        # Meanwhile its token may have expired, or the run of its `_meta` have ended.
+        context, peer = pending.context, pending.context.require_peer()
+        if context.params_meta is not None:
+            context.caller = peer.caller_for(context.params_meta)
+        self._admit(peer, context.caller, pending.route.method)
 
     def _promise(self, peer: Peer, later: Later, request_id: RequestId, key: object, reply: Reply | None) -> None:
         """Answer when `later` is settled, or when the request is cancelled, whichever is first."""

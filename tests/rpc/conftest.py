@@ -63,6 +63,7 @@ class Services:
     faults: list[tuple[str, BaseException]] = field(default_factory=list)
     peers: list[Peer] = field(default_factory=list)
     promises: list[Later] = field(default_factory=list)
+    now_ms: int = 0
 
 
 def ping(ctx: Context[Services], params: Params) -> dict[str, Any]:
@@ -245,12 +246,13 @@ def connect() -> Connect:
     ) -> AsyncIterator[Client]:
         limits = limits or Limits()
         services = Services()
+        services.now_ms = now_ms
         dispatcher = Dispatcher(
             TABLE,
             services,
             limits=limits,
             on_fault=lambda what, error: services.faults.append((what, error)),
-            now_ms=lambda: now_ms,
+            now_ms=lambda: services.now_ms,
             ready=ready,
         )
         ours, theirs = socket.socketpair()

@@ -372,6 +372,32 @@ async def test_a_connection_on_which_nothing_waits_does_not_wait_for_the_others(
         assert (await client.line())["id"] == 1
 
 
+async def test_a_request_that_waited_is_judged_when_it_begins(connect):
+    def caller(expires):
+        return Caller(kind="token", scopes=frozenset(["read"]), expires_at_ms=expires)
+
+    runs = {"ended": caller(None), "narrowed": caller(None), "lasts": caller(1001), "expires": caller(1001)}
+    ready = trio.Event()
+    async with connect(caller=caller(1002), now_ms=1000, ready=ready) as client:
+        client.peer.meta_caller = lambda meta: runs[meta["run"]]
+        for number, run in enumerate(runs, 11):
+            params = {"limit": 1, "_meta": {"run": run}}
+            await client.send({"jsonrpc": "2.0", "id": number, "method": "echo", "params": params})
+        assert (await client.call("whoami"))["error"]["code"] == -32003  # it has read those before
+        client.services.now_ms = 1001
+        runs |= {"ended": caller(1000), "narrowed": Caller(kind="token", scopes=frozenset()), "lasts": caller(1002)}
+        ready.set()
+        codes = {answer["id"]: answer.get("error", {}).get("code") for answer in await client.lines(4)}
+        assert codes == {11: -32001, 12: -32003, 13: None, 14: -32001}
+    ready = trio.Event()
+    async with connect(caller=caller(1001), now_ms=1000, ready=ready) as client:
+        await client.send({"jsonrpc": "2.0", "id": 7, "method": "echo", "params": {"limit": 1}})
+        assert (await client.call("whoami"))["error"]["code"] == -32003
+        client.services.now_ms = 1001
+        ready.set()
+        assert (await client.line())["error"]["message"] == "The token has expired."
+
+
 async def test_broken_json_inside_the_params_is_a_parse_error(connect):
     async with connect() as client:
         await client.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"sessionKey":"\\ud800"}}\n')
