@@ -538,6 +538,30 @@ async def test_an_open_conversation_of_a_copied_transcript_resumes_in_the_origin
         assert await harness.announcing.status(copy, run.run_id) == "skipped"
 
 
+async def test_a_conversation_that_was_opened_in_a_moved_transcript_after_its_adoption_resumes_there(
+    tmp_path: Path, autojump_clock: Any
+):
+    async with conversation_harness(tmp_path / "store", host_with(tmp_path, bob=scripted("b"))) as harness:
+        await harness.runs.session(BOB)
+        moved = harness.runs.copy_store(tmp_path / "moved")
+        original = moved / harness.runs.session_path(BOB)
+    folder, key = moved / "agents" / "carol" / "sessions", f"agent:carol:import:{original.stem}"
+    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.chmod(0o700)
+    original.rename(folder / original.name)
+    alice = Agent()
+    alice.act = alice.wait
+    async with conversation_harness(moved, host_with(tmp_path, alice=alice, carol=scripted("c0"))) as harness:
+        await harness.send("please", target=key)
+        await alice.wait_for_turn("c0").wait()
+        again = harness.runs.copy_store(tmp_path / "again")
+    async with conversation_harness(again, host_with(tmp_path, alice=scripted("a"), carol=scripted("c"))) as harness:
+        assert harness.conversations.has_open_conversation(key)
+        await harness.wait_until_settled()
+        assert not harness.conversations.has_open_conversation(key)
+        assert harness.freed.count(key) == 1
+
+
 async def test_a_conversation_with_an_unreadable_transcript_resumes_once_it_is_readable(
     tmp_path: Path, autojump_clock: Any
 ):

@@ -293,37 +293,41 @@ async def test_an_open_run_of_a_copied_transcript_runs_once_over_several_restart
     assert turns == ["queued"]
 
 
-def _move_to_other_agent(harness: RunHarness, to: Path) -> tuple[Path, Path]:
-    """A copy of the store with the transcript of MAIN in the folder of agent `other`."""
+def _copy_with_foreign_key(harness: RunHarness, to: Path, kind: str) -> tuple[Path, str]:
+    """A copy of the store in which the transcript of MAIN has a key that is not its folder's, and the key that it gets.
+
+    Either it is in the folder of agent `other`, or the agent in its key has another spelling.
+    """
     snapshot = harness.copy_store(to)
     original = snapshot / harness.session_path(MAIN)
+    if kind == "spelling":
+        original.write_bytes(original.read_bytes().replace(MAIN.encode(), b"agent:Main:main"))
+        return snapshot, f"agent:main:import:{original.stem}"
     path, data = _copy("agent", original)
     path.write_bytes(data)
     path.chmod(0o600)
     original.unlink()
-    return snapshot, path
+    return snapshot, f"agent:other:import:{original.stem}"
 
 
+@pytest.mark.parametrize("kind", ["folder", "spelling"])
 async def test_what_a_moved_transcript_accepts_after_its_adoption_goes_on_after_a_restart(
-    tmp_path: Path, autojump_clock: Any
+    tmp_path: Path, autojump_clock: Any, kind: str
 ):
-    host = FakeHost(tmp_path)
-    host.agents["other"] = Agent()
+    host, first, second = FakeHost(tmp_path), Agent(), Agent()
+    host.agents["other"] = host.agents["main"] = first
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait
         await harness.accept("live")
         await harness.accept("queued")
-        snapshot, path = _move_to_other_agent(harness, tmp_path / "moved")
-    key = f"agent:other:import:{path.stem}"
-    first = host.agents["other"]
-    assert isinstance(first, Agent)
+        snapshot, key = _copy_with_foreign_key(harness, tmp_path / "moved", kind)
     first.act = first.wait
     async with run_harness(snapshot, host=host) as harness:
         run = await harness.accept("begun", key)
         await first.wait_for_turn("begun").wait()
         after = await harness.accept("accepted here", key)
         again = harness.copy_store(tmp_path / "again")
-    second = host.agents["other"] = Agent()
+    host.agents["other"] = host.agents["main"] = second
     async with run_harness(again, host=host) as harness:
         for one in list(harness.supervisor.registry.live.values()):
             await one.done.wait()
