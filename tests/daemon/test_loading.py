@@ -19,6 +19,7 @@ from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
 
 from sessiond.daemon.http_sessions import add_session_routes
+from sessiond.daemon.lifecycle import _DaemonProcess
 from sessiond.model.caller import OWNER
 from sessiond.transports.exchange import HttpRequest, HttpResponse
 from sessiond.transports.routes import Router
@@ -174,12 +175,18 @@ async def test_a_daemon_that_stops_while_it_loads_refuses_what_waits(tmp_path: P
         assert "begun" not in error["data"]  # a client may send it to the next daemon
 
 
-async def test_a_daemon_that_stops_while_it_loads_begins_no_recovery(tmp_path: Path) -> None:
+async def test_a_daemon_that_stops_while_it_loads_begins_no_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_session(tmp_path, KEY, NAME, "old")
     before = path.read_bytes()
+    monkeypatch.setenv("SESSIOND_SOCKET", str(tmp_path / "d.sock"))
     async with held_loading(tmp_path) as held:
         app = held.daemon.app
-        app.loading.cancel()
+        process = _DaemonProcess(tmp_path / "store", tmp_path / "config.toml")
+        process._stop.set()
+        await process._serve(app, app.services.config)
+        assert app.loading.cancel_called
         held.go.set()
         while not app.loading.cancelled_caught:
             await trio.testing.wait_all_tasks_blocked(0.001)
