@@ -143,7 +143,9 @@ def no_memory() -> Overloaded:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether the error means that the machine has no memory or no thread left."""
+    """Whether the error, or each one of a group, means that the machine has no memory or no thread left."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(lacks_memory, error.exceptions))
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN)
 
 

@@ -216,7 +216,6 @@ class Dispatcher(Generic[S]):
         ordered = route.method.ordered or must_wait
         # A request whose turn has not come needs a task to wait in, even if its handler does not wait.
         at_once = not (route.is_async or must_wait or (ordered and peer.has_open_turns))
-        turn = peer.take_turn() if ordered and not at_once else None
         context = Context(
             caller=caller,
             peer=peer,
@@ -225,7 +224,6 @@ class Dispatcher(Generic[S]):
             params_meta=meta,
             budgets=self.budgets,
             batch=batch,
-            turn=turn,
         )
         key = request_id if reply is not None else object()
         work: LongWork | None = None
@@ -239,11 +237,22 @@ class Dispatcher(Generic[S]):
             work = outcome
         pending = PendingRequest(route, context, decoded, key, reply)
         pending.work = work
-        pending.turn = context.turn = peer.take_turn() if ordered and turn is None else turn
-        if must_wait:
-            self._waiting[pending] = None
-        peer.start(pending, self._run, before_auth=route.method.before_auth)
+        self._start(peer, pending, ordered=ordered, must_wait=must_wait)
         return None
+
+    def _start(self, peer: Peer, pending: PendingRequest, *, ordered: bool, must_wait: bool) -> None:
+        """Run a request in a task. If it cannot be started, for want of memory, no later request waits for it."""
+        turn = peer.take_turn() if ordered else None
+        try:
+            pending.turn = pending.context.turn = turn
+            if must_wait:
+                self._waiting[pending] = None
+            peer.start(pending, self._run, before_auth=pending.route.method.before_auth)
+        except BaseException:
+            self._waiting.pop(pending, None)
+            if turn is not None:
+                turn.end()
+            raise
 
     def _check_in_flight(self, peer: Peer) -> None:
         if len(peer.pending) >= self.limits.max_in_flight:
@@ -262,16 +271,26 @@ class Dispatcher(Generic[S]):
             return not self._ready.is_set() or any(one.context.peer is peer for one in self._waiting)
         return False
 
-    async def _wait_until_ready(self, pending: PendingRequest) -> None:
-        """Wait until the daemon is ready, and every earlier request of the connection has begun; admit it again."""
-        assert self._ready is not None and pending.turn is not None
-        await self._ready.wait()
-        await pending.turn.wait()
+    async def _wait_to_begin(self, pending: PendingRequest) -> None:
+        """Wait for the daemon to be ready, for earlier requests of the connection, then for a turn of the loop.
+
+        That turn comes last, or all that waited for one event would begin in one. Who waited is admitted again.
+        """
+        context = pending.context
+        waits = pending in self._waiting
+        if waits and self._ready is not None:
+            await self._ready.wait()
+        if pending.turn is not None:
+            await pending.turn.wait()
+        if context.caller.kind != "owner" and pending.work is None:
+            await self.pace.turn()
+        if not waits:
+            return
         del self._waiting[pending]
-        if not pending.route.method.ordered:
+        if pending.turn is not None and not pending.route.method.ordered:
             pending.turn.end()  # the next one begins in another turn of the loop, so after this one
         # Meanwhile its token may have expired, or the run of its `_meta` have ended.
-        context, peer = pending.context, pending.context.require_peer()
+        peer = context.require_peer()
         if context.params_meta is not None:
             context.caller = peer.caller_for(context.params_meta)
         self._admit(peer, context.caller, pending.route.method)
@@ -304,12 +323,7 @@ class Dispatcher(Generic[S]):
         answer: bytes | AnswerText | None = None
         try:
             with pending.scope:
-                if context.caller.kind != "owner" and pending.work is None:
-                    await self.pace.turn()
-                if pending in self._waiting:
-                    await self._wait_until_ready(pending)
-                elif pending.turn is not None:
-                    await pending.turn.wait()
+                await self._wait_to_begin(pending)
                 result = await pending.result()
                 if context.is_large:
                     turn = trio.lowlevel.checkpoint if context.caller.kind == "owner" else self.pace.turn
@@ -371,7 +385,7 @@ class Dispatcher(Generic[S]):
         try:
             await work()
         except* Exception as group:  # noqa: BLE001
-            self._on_fault(what, group)
+            self._on_fault(what, _unwrap_groups(group))
 
 
 def _stopping_error() -> Stopping:

@@ -213,8 +213,12 @@ class Peer:
     def start(self, request: R, run: Callable[[R], Awaitable[None]], *, before_auth: bool) -> None:
         """Run a request in a task of its own. While one of `before_auth` runs, no more messages are read."""
         self.add(request)
+        try:
+            self.nursery.start_soon(run, request)
+        except BaseException:
+            self.request_finished(request)
+            raise
         self._paused_for_auth = self._paused_for_auth or before_auth
-        self.nursery.start_soon(run, request)
 
     def take_turn(self) -> OrderedTurn:
         """A turn behind all requests of this connection whose order is not settled yet."""

@@ -14,7 +14,7 @@ import h11
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
-from sessiond.errors import InvalidRequest, SessiondError
+from sessiond.errors import InvalidRequest, Overloaded, SessiondError
 from sessiond.rpc.cbor_items import check_item
 from sessiond.rpc.codecs import CBOR, JSON, Codec
 from sessiond.rpc.limits import LONG_BYTES, Limits
@@ -240,8 +240,9 @@ class WebSocketLink:
             self._stream.received_bytes = 0
             try:
                 frame = await self._frame_of(message)
-            except SessiondError:
-                self.close_code = 1003  # RFC 6455, section 7.4.1: data that cannot be accepted
+            except SessiondError as error:
+                # RFC 6455, section 7.4.1: data that cannot be accepted; 1013 is registered for "try again later".
+                self.close_code = 1013 if isinstance(error, Overloaded) else 1003
                 raise
             if frame:
                 return [frame]

@@ -74,6 +74,16 @@ def test_a_flood_that_meets_a_shortage_fills_no_log() -> None:
     assert [one["event"] for one in logs if one["log_level"] == "error"] == ["internal error"]
 
 
+@pytest.mark.parametrize(
+    ("errors", "level"),
+    [([MemoryError()], "warning"), ([MemoryError()] * 2, "warning"), ([MemoryError(), LookupError()], "error")],
+)
+def test_a_group_is_a_shortage_if_each_of_its_errors_is(errors: list[Exception], level: str) -> None:
+    with capture_logs() as logs:
+        FaultLog(lambda: 0.0).note("connection", ExceptionGroup("", [ExceptionGroup("", errors)]))
+    assert [one["log_level"] for one in logs] == [level]
+
+
 def test_the_daemon_imports_no_library_that_only_structlog_could_use() -> None:
     """They are no small part of a start. Whoever asks for one later gets it whole."""
     script = """

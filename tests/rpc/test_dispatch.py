@@ -4,13 +4,19 @@ import socket
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 import trio
+import trio.testing
+from support.patience import PATIENCE_S
 
 from sessiond.errors import NotFound
 from sessiond.model.caller import OWNER, Caller
+from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
+from sessiond.rpc.method import Method
 from sessiond.rpc.outgoing_requests import RemoteError
+from sessiond.rpc.pace import Pace
 from sessiond.rpc.peer import Peer
 from sessiond.transports.framed import ndjson_link
 from sessiond.transports.streams import ByteStream
@@ -496,3 +502,79 @@ async def test_an_unreadable_answer_ends_the_wait_when_no_thread_can_be_started(
             asked = await client.line()
             await client.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"reply": "x" * 300_000}})
         assert "cannot be read" in str(errors[0])
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EAGAIN, "no thread")])
+async def test_a_shortage_in_a_task_is_logged_as_one_and_not_as_a_group(connect, error):
+    async def fail():
+        async with trio.open_nursery():
+            raise error
+
+    async with connect() as client:
+        await client.dispatcher.run_contained("a connection", fail)
+        assert client.services.faults == [("a connection", error)]
+        client.services.faults.clear()
+
+
+class NoParams(msgspec.Struct):
+    pass
+
+
+class LoopTurns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    count = 0
+
+    def after_io_wait(self, timeout):
+        self.count += 1
+
+
+async def test_requests_that_waited_for_the_daemon_do_not_all_begin_in_one_turn_of_the_loop():
+    ready, turns, begun = trio.Event(), LoopTurns(), []
+
+    async def note_turn(ctx, params):
+        begun.append(turns.count)
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    method = Method("note", None, NoParams, dict, note_turn, "Notes when it begins.")
+    dispatcher = Dispatcher([method], None, limits=Limits(), on_fault=lambda *_: None, ready=ready)
+    dispatcher.pace = Pace(0.0)  # no turn has room for more than one
+    trio.lowlevel.add_instrument(turns)
+
+    async def serve(stream):
+        peer = Peer(ndjson_link(stream, Limits(), lambda: peer), dispatcher, READER)
+        await peer.run()
+
+    async with trio.open_nursery() as nursery:
+        ends = []
+        for _ in range(10):
+            ours, theirs = (ByteStream(end) for end in socket.socketpair())
+            ends += [ours, theirs]
+            nursery.start_soon(serve, ours)
+            await theirs.send_all(b'{"jsonrpc":"2.0","id":1,"method":"note"}\n')
+        with trio.fail_after(PATIENCE_S):
+            while len(dispatcher._waiting) < 10:  # noqa: ASYNC110 - the sockets have a part in it
+                await trio.sleep(0.001)
+            await trio.testing.wait_all_tasks_blocked()
+            ready.set()
+            for theirs in ends[1::2]:
+                await theirs.receive_some()
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turns)
+    for end in ends:
+        end.close()
+    assert len(begun) == len(set(begun)) == 10, begun
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_a_request_whose_task_cannot_be_started_blocks_none_behind_it(connect, is_ready):
+    ready = trio.Event()
+    if is_ready:
+        ready.set()
+    async with connect(ready=ready) as client:
+        await client.stream.send_eof()
+        await client.ended.wait()  # no task can be started in its nursery any more
+        client.dispatcher.accept(client.peer, b'{"jsonrpc":"2.0","id":1,"method":"refused_in_line"}')
+        assert [what for what, _ in client.services.faults] == ["refused_in_line"]
+        assert not client.peer.has_open_turns and not client.peer.pending and not client.dispatcher._waiting

@@ -1,4 +1,5 @@
 import base64
+import errno
 import json
 import os
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ import trio
 import trio_websocket
 from support.patience import PATIENCE_S
 
+from sessiond.rpc import cbor_items
 from sessiond.rpc.budget import MIB
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError
@@ -211,6 +213,20 @@ async def test_a_connection_that_ends_while_it_waits_for_room_reserves_nothing(o
             full.release()
         await wait_until(lambda: running.server.connections == 0)
         assert others.used_bytes == 0
+
+
+async def test_a_shortage_of_threads_closes_with_try_again_later(open_server, monkeypatch):
+    async def lack_thread(*_):
+        await trio.lowlevel.checkpoint()
+        raise OSError(errno.EAGAIN, "no thread")
+
+    monkeypatch.setattr(cbor_items, "run_in_thread", lack_thread)
+    async with open_server() as running, connect(running) as connection:
+        await connection.send_message(cbor2.dumps({**PING, "params": {"text": "x" * 20_000}}))
+        assert cbor2.loads(await connection.get_message())["error"]["code"] == -32007
+        with pytest.raises(trio_websocket.ConnectionClosed) as closed:
+            await connection.get_message()
+        assert closed.value.reason.code == 1013
 
 
 def handshake(running, **changes):
