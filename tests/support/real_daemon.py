@@ -59,14 +59,21 @@ class Daemon:
         return [*PROGRAM, "serve", "--store", str(self.store), *config, *extra]
 
     def start(
-        self, config: str | None = None, *, prefix: tuple[str, ...] = (), pass_fds: tuple[int, ...] = ()
+        self,
+        config: str | None = None,
+        *,
+        prefix: tuple[str, ...] = (),
+        pass_fds: tuple[int, ...] = (),
+        until_loaded: bool = True,
     ) -> Daemon:
-        """Start it and wait until it answers."""
+        """Start it and wait until it answers; with `until_loaded` until it has read its store, too."""
         self.run.mkdir(mode=0o700, exist_ok=True)
         if config is not None:
             self.config.write_text(config)
         self.process = self._forked() if self._may_fork and not prefix and not pass_fds else self._run(prefix, pass_fds)
         self.wait_for(self._answers, "the daemon does not answer")
+        if until_loaded:
+            self.wait_for(self._has_started, "the daemon does not end its start")
         return self
 
     @property
@@ -92,10 +99,17 @@ class Daemon:
                 pass_fds=pass_fds,
             )
 
-    def _answers(self) -> bool:
+    def _has_started(self) -> bool:
+        self._expect_alive()
+        return not (self.run / "starting").exists()
+
+    def _expect_alive(self) -> None:
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"the daemon ended with {self.process.returncode}:\n{self.log.read_text()}")
+
+    def _answers(self) -> bool:
+        self._expect_alive()
         try:
             return self.call("ping") == {}
         except OSError:

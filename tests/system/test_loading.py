@@ -32,15 +32,15 @@ def test_a_daemon_that_reads_its_store_answers_and_may_be_ended_at_any_time(daem
     """Whatever happens while it loads, no session is missing from an answer, and none gets lost or doubled."""
     fill(daemon.store)
     index = daemon.store / "agents" / "main" / "sessions" / "sessions.json"
-    daemon.start()
+    daemon.start(until_loaded=False)
     daemon.call("daemon.status")
     daemon.kill()
-    daemon.start()
+    daemon.start(until_loaded=False)
     was_loading = daemon.call("daemon.status").get("loading", False)
     assert daemon.stop() == 0
     # If it had not read everything when it ended, it left no index at all.
     assert index.exists() <= (not was_loading) or len(json.loads(index.read_text())) == COUNT
-    daemon.start()
+    daemon.start(until_loaded=False)
     last = f"agent:main:s{COUNT - 1}"
     with daemon.connect() as wire:
         said = [
@@ -61,7 +61,7 @@ def test_systemd_is_told_that_it_is_ready_when_it_has_read_the_store(daemon: Dae
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(PATIENCE_S)
         manager.bind(str(path))
-        daemon.start()
+        daemon.start(until_loaded=False)
         while b"READY=1" not in (told := manager.recv(4096)):
             pass
         status = daemon.call("daemon.status")
