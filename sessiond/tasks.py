@@ -45,17 +45,22 @@ async def detached_nursery() -> AsyncIterator[trio.Nursery]:
 
     Shielding the nursery itself would shield the block as well, and nothing could ever end it.
     """
-    over = trio.Event()
+    is_open, over = trio.Event(), trio.Event()
+    nursery: trio.Nursery
 
-    async def hold(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    async def hold() -> None:
+        nonlocal nursery
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
-                task_status.started(nursery)
+                is_open.set()
                 await over.wait()
 
     async with trio.open_nursery() as outer:
-        nursery: trio.Nursery = await outer.start(hold)
+        outer.start_soon(hold)
         try:
+            # Shielded and not `outer.start(hold)`: cancelled, that would wait for a task that nothing would end.
+            with trio.CancelScope(shield=True):
+                await is_open.wait()
             yield nursery
         finally:
             over.set()

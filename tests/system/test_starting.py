@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def test_a_command_waits_for_a_daemon_that_is_reading_the_store(daemon: Daemon) 
     done = daemon.cli("list", "-n", "1")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr
     assert not (daemon.run / "starting").exists()
+
+
+def test_a_stop_at_any_moment_of_the_start_ends_the_daemon(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.call("sessions.create", key="agent:main:main")
+    assert daemon.stop() == 0
+    for after_ms in range(12):
+        daemon.start(until_loaded=False)
+        time.sleep(after_ms / 1000)
+        assert daemon.stop() == 0, after_ms
 
 
 def test_a_command_does_not_wait_for_a_daemon_killed_while_it_started(daemon: Daemon) -> None:
