@@ -11,6 +11,7 @@ import msgspec
 
 from sessiond.model.keys import CanonicalKey
 from sessiond.model.lax import Amount, Count, Milliseconds
+from sessiond.model.source_facts import SourceFacts
 
 # At most so many runs of a session are accepted and not ended: more than anybody waits for, and few enough to end all
 # of them at once.
@@ -95,7 +96,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """What is known of a session; times are milliseconds since 1970. Unset fields are absent on disk.
 
     `is_named_otherwise` says that the id in the header is not that of the file name, `is_copy` that the header has a
-    key as well: the daemon names a file by the id in its header, so this one is a copy.
+    key as well: the daemon names a file by the id in its header, so this one is a copy. `source` is None for our own
+    sessions.
     """
 
     session_id: str
@@ -145,6 +147,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     runs: tuple[LiveRun, ...] = ()
     keyed: tuple[KeyedRun, ...] = ()
     talks: tuple[ConversationRef, ...] = ()
+    source: SourceFacts | None = None
     file: FileFacts = FileFacts()
 
     @property

@@ -35,6 +35,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "keyed",
         "talks",
         "file",
+        "source",
         "message_count",
         "corrupt_records",
     }

@@ -6,13 +6,14 @@ does to an entry.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from sessiond.clock import iso_ms, parse_iso_ms
 from sessiond.model import lax
 from sessiond.model.lax import MAX_MS, is_too_deep, mend_surrogates, whole_ms
+from sessiond.model.line_facts import LineFacts
 
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
@@ -61,6 +62,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     In the slices lone surrogates are replaced by U+FFFD, so that every decoder accepts them; their length is unchanged.
     `decoded` is the decoded message of an assistant, kept for its usage, None where it was not decoded.
+
+    The others are of transcripts of other programs. There `message` is not a slice but our form of the message. Lines
+    with the same `message_id` are parts of one message (None: the line is a whole one). `is_typed`: a person typed it.
+    `marker` is what happened at this place of the conversation; a rewind drops the messages from that with the id
+    `rewind_to` on, all without one. `hidden` is a message that is shown only on request.
     """
 
     type: str
@@ -72,6 +78,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     custom_type: str | None = None
     data: bytes | None = None
     decoded: dict[str, Any] | None = None
+    message_id: str | None = None
+    facts: LineFacts | None = None
+    is_typed: bool = False
+    marker: Literal["compaction", "rewind"] | None = None
+    rewind_to: str | None = None
+    hidden: bytes | None = None
 
     @property
     def is_message(self) -> bool:

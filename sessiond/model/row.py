@@ -87,7 +87,7 @@ class CachedRow(msgspec.Struct, frozen=True, gc=False):
 _COPIED_FIELDS = tuple(
     field.name
     for field in msgspec.structs.fields(Row)
-    if field.name in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count"}
+    if field.name in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count", "source"}
 )
 
 

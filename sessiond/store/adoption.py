@@ -23,7 +23,7 @@ from sessiond.model.record import Record
 
 Foreign = dict[str, dict[str, Any]]
 # Fields that the file itself has, or that are about the other program's paths and file.
-_LEFT_OUT = frozenset({"sessionId", "sessionKey", "file"})
+_LEFT_OUT = frozenset({"sessionId", "sessionKey", "file", "source"})
 _FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(Entry)) - _LEFT_OUT
 # Fields computed from messages and runs, and places in the file: no longer valid once the file was rewritten.
 _OF_THE_FILE = frozenset(

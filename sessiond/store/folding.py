@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.fold import fold_bad_line
+from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
@@ -192,7 +193,9 @@ def begin_anew(entry: Entry, *, rewritten_at: int | None = None) -> Entry:
     had, moment = facts.had_messages, facts.rewritten_at
     if rewritten_at is not None and (entry.message_count or had):
         had, moment = max(entry.message_count, had), rewritten_at
-    return Entry(session_id=entry.session_id, file=FileFacts(had_messages=had, rewritten_at=moment))
+    source = entry.source
+    empty = Entry(session_id=entry.session_id) if source is None else begin_foreign(source, entry.session_id)
+    return replace(empty, file=FileFacts(had_messages=had, rewritten_at=moment))
 
 
 class _Oddities:

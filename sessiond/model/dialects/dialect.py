@@ -23,6 +23,9 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     `message_record(opened, line)` is the record of one of them if it is a message; lines for which they return nothing
     have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be parsed.
     `usage_sign` is contained in every line with usage.
+
+    `joins`: several lines may be parts of one message, by `Record.message_id`. `repeats`: each of them is the whole
+    message as it was by then, so that the newest is the message; otherwise their contents make it together.
     """
 
     name: str
@@ -35,3 +38,5 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     message_record: Callable[[Any, bytes], Record | None]
     count_messages: Callable[[bytes], int | None]
     usage_sign: bytes
+    joins: bool = False
+    repeats: bool = False

@@ -1,0 +1,61 @@
+"""What every dialect of another program has in common: slower ways to what v3 does without parsing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sessiond.model.dialects.dialect import TranscriptDialect
+from sessiond.model.entry import Entry
+from sessiond.model.foreign_fold import FOREIGN_FOLD_VERSION, fold_foreign
+from sessiond.model.message import text_of
+from sessiond.model.record import BadLine, Record
+
+
+def foreign_dialect(
+    name: str,
+    parse: Callable[[bytes], Record],
+    *,
+    joins: bool = False,
+    repeats: bool = False,
+    usage_sign: bytes = b'"usage"',
+) -> TranscriptDialect:
+    """The dialect of a program of which only `parse` is special."""
+
+    def text_in(line: bytes) -> str:
+        try:
+            message = parse(line).message
+        except BadLine:
+            return ""
+        return text_of(message, "\n") if message is not None else ""
+
+    return TranscriptDialect(
+        name=name,
+        parse=parse,
+        fold=fold_foreign,
+        fold_version=FOREIGN_FOLD_VERSION,
+        ineffective_reason=_no_reason,
+        text_in=text_in,
+        decode_block=_decode_nothing,
+        message_record=_no_record,
+        count_messages=_count_nothing,
+        usage_sign=usage_sign,
+        joins=joins,
+        repeats=repeats,
+    )
+
+
+def _no_reason(_entry: Entry, _record: Record) -> None:
+    return None
+
+
+def _decode_nothing(_block: bytes) -> list[Any]:
+    return []
+
+
+def _no_record(_opened: Any, _line: bytes) -> None:
+    return None
+
+
+def _count_nothing(_lines: bytes) -> None:
+    return None

@@ -1,0 +1,174 @@
+"""The fold for transcripts of other programs: entry x record -> entry. All their dialects use it.
+
+Pure, as `fold.py`: the same lines always give the same entry. A message may be written in several lines (parts); this
+module decides which lines belong to one message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec.structs import replace
+
+from sessiond.model.entry import Entry
+from sessiond.model.lax import MAX_WHOLE, amount
+from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, LineFacts
+from sessiond.model.message import text_of
+from sessiond.model.record import TOOL_ROLES, Record
+from sessiond.model.source_facts import OpenMessage, SourceFacts
+from sessiond.model.usage import Usage, cost_of
+
+# Raise it whenever the same lines give another entry than before.
+FOREIGN_FOLD_VERSION = 1_000_001
+
+# A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
+# since each part publishes the whole message anew.
+MAX_PARTS = 64
+MAX_SPAN_BYTES = 8 * 2**20
+
+MAX_TITLE_CHARS = 200
+MAX_FIRST_WORDS_CHARS = 80
+_MAX_UNKNOWN_TYPES = 20
+_MAX_TYPE_CHARS = 64
+# Further text of a first message cannot be among its first words.
+_LOOKED_AT_CHARS = 64 * 1024
+_UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def begin_foreign(source: SourceFacts, native_id: str) -> Entry:
+    """The entry of a session of which no line was read yet: of `source` it has the name and what the finder found."""
+    name, found = source.name, source.found
+    return Entry(
+        session_id=native_id,
+        session_key=f"{name}:{native_id}",
+        spawned_by=f"{name}:{found.parent}" if found.parent else None,
+        cwd=found.cwd,
+        source=SourceFacts(
+            name=name,
+            found=found,
+            title=clean_title(found.title, MAX_TITLE_CHARS) if found.title else None,
+            title_rank=CHOSEN if found.title else FIRST_WORDS,
+        ),
+    )
+
+
+def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
+    """The entry after `record`, whose line begins at `offset`. `mtime_ms` is used for messages without a timestamp.
+
+    Never raises. `entry` is one of `begin_foreign`; any other is folded as one of a source without a name.
+    """
+    source = before = entry.source if entry.source is not None else SourceFacts(name="")
+    changes: dict[str, Any] = {}
+    stamp = record.timestamp_ms
+    if record.message is not None:
+        changes["updated_at"] = _newest(entry, stamp if stamp is not None else mtime_ms)
+        source, count = _fold_message(source, record, offset, entry.message_count)
+        if count != entry.message_count:
+            changes["message_count"] = count
+    if record.marker is not None:
+        source = replace(source, markers=source.markers + 1)
+    facts = record.facts
+    created = facts.created_ms if facts is not None and facts.created_ms is not None else stamp
+    if not entry.created_at and created:
+        changes["created_at"] = created
+    if facts is not None:
+        source = _fold_facts(entry, source, record, facts, changes)
+    if source is not before or entry.source is None:
+        changes["source"] = source
+    return replace(entry, **changes) if changes else entry
+
+
+def is_later_part(opened: OpenMessage | None, record: Record, offset: int) -> bool:
+    """Whether the message in a line at `offset` is a part of the message that is open there."""
+    return (
+        opened is not None
+        and record.message_id == opened.id
+        and record.message is not None
+        and record.role not in TOOL_ROLES
+        and opened.parts < MAX_PARTS
+        and offset - opened.begin <= MAX_SPAN_BYTES
+    )
+
+
+def open_after(opened: OpenMessage | None, record: Record, offset: int, count: int) -> OpenMessage | None:
+    """The message that is open behind a line at `offset`, where `count` messages stand before that line."""
+    if record.message is None or record.role in TOOL_ROLES:
+        return opened
+    if opened is not None and is_later_part(opened, record, offset):
+        return replace(opened, parts=opened.parts + 1)
+    return OpenMessage(record.message_id, offset, count + 1, 1) if record.message_id is not None else None
+
+
+def clean_title(text: str, max_chars: int) -> str | None:
+    """The first line of a text as a title, on one line without control and bidi characters; None if nothing is left."""
+    lines = text[:_LOOKED_AT_CHARS].strip().splitlines()
+    words = _UNSHOWN.sub("", " ".join(lines[0].split())) if lines else ""
+    return words[:max_chars].strip() or None
+
+
+def _newest(entry: Entry, stamp: int) -> int:
+    return max(entry.updated_at, stamp) if entry.message_count else stamp
+
+
+def _fold_message(source: SourceFacts, record: Record, offset: int, count: int) -> tuple[SourceFacts, int]:
+    opened = open_after(source.opened, record, offset, count)
+    if not is_later_part(source.opened, record, offset):
+        count += 1
+    if opened is not source.opened:
+        source = replace(source, opened=opened)
+    if record.is_typed and source.title is None and source.found.parent is None:
+        words = clean_title(text_of(record.message or b"", "\n"), MAX_FIRST_WORDS_CHARS)
+        if words is not None:
+            source = replace(source, title=words, title_rank=FIRST_WORDS)
+    return source, count
+
+
+def _fold_facts(
+    entry: Entry, source: SourceFacts, record: Record, facts: LineFacts, changes: dict[str, Any]
+) -> SourceFacts:
+    if facts.cwd and entry.cwd is None:
+        changes["cwd"] = facts.cwd
+    if facts.spawned_by and entry.spawned_by is None:
+        changes["spawned_by"] = f"{source.name}:{facts.spawned_by}"
+    if facts.model:
+        changes["model"] = facts.model
+    if facts.provider:
+        changes["model_provider"] = facts.provider
+    if facts.usage is not None:
+        source = _fold_usage(entry, source, facts.usage, facts.usage_id or record.message_id, changes)
+    cost = amount(facts.total_cost_usd)
+    if cost is not None:
+        changes["estimated_cost_usd"] = cost
+    title = clean_title(facts.title, MAX_TITLE_CHARS) if facts.title else None
+    if title is not None and (source.title is None or facts.title_rank >= source.title_rank):
+        source = replace(source, title=title, title_rank=facts.title_rank)
+    if facts.forked_from and source.forked_from is None:
+        source = replace(source, forked_from=facts.forked_from)
+    if facts.unknown_type is not None:
+        source = replace(source, unknown=_count_type(source.unknown, facts.unknown_type))
+    return source
+
+
+def _fold_usage(
+    entry: Entry, source: SourceFacts, usage: Usage, usage_id: str | None, changes: dict[str, Any]
+) -> SourceFacts:
+    repeated = source.usage if usage_id is not None and usage_id == source.usage_id else None
+    for field in ("input", "output", "cache_read", "cache_write"):
+        name = f"{field}_tokens" if field in ("input", "output") else field
+        more = int(getattr(usage, field)) - (int(getattr(repeated, field)) if repeated is not None else 0)
+        changes[name] = max(0, min(MAX_WHOLE, (getattr(entry, name) or 0) + more))
+    parts = int(usage.input) + int(usage.output) + int(usage.cache_read) + int(usage.cache_write)
+    changes["total_tokens"] = int(usage.total_tokens) or min(MAX_WHOLE, parts)
+    cost = cost_of(usage)
+    if cost is not None:
+        before = (entry.estimated_cost_usd or 0.0) - ((cost_of(repeated) or 0.0) if repeated is not None else 0.0)
+        changes["estimated_cost_usd"] = min(float(MAX_WHOLE), max(0.0, before) + cost)
+    return replace(source, usage=usage, usage_id=usage_id)
+
+
+def _count_type(unknown: dict[str, int], kind: str) -> dict[str, int]:
+    kind = _UNSHOWN.sub("", kind)[:_MAX_TYPE_CHARS] or "none"
+    if kind not in unknown and len(unknown) >= _MAX_UNKNOWN_TYPES - 1:
+        kind = "others"
+    return {**unknown, kind: unknown.get(kind, 0) + 1}

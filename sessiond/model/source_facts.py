@@ -1,0 +1,51 @@
+"""What an entry knows of a session of another program, besides what it knows of every session."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.model.lax import Count
+from sessiond.model.line_facts import FIRST_WORDS
+from sessiond.model.usage import Usage
+
+
+class FoundFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """What is known of a session before its file is read: from where the file lies, and from files beside it.
+
+    `parent` is the native id of the session whose sub-agent it is.
+    """
+
+    parent: str | None = None
+    cwd: str | None = None
+    title: str | None = None
+
+
+class OpenMessage(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The newest message of a transcript, to which later lines with its id belong: the offset of its first line, its
+    number in the session, and how many lines it has so far.
+    """
+
+    id: str
+    begin: Count
+    seq: Count
+    parts: Count
+
+
+class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """A session of the program `name` (`claude`, `codex`...). `forked_from` is a native id.
+
+    `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under `usage_id`.
+    `unknown` counts lines by types that the dialect does not know. `partial`: only the ends of the file were read.
+    """
+
+    name: str
+    found: FoundFacts = FoundFacts()
+    title: str | None = None
+    title_rank: int = FIRST_WORDS
+    forked_from: str | None = None
+    opened: OpenMessage | None = None
+    usage_id: str | None = None
+    usage: Usage | None = None
+    unknown: dict[str, Count] = {}
+    markers: Count = 0
+    partial: bool = False
