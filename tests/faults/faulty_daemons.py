@@ -37,6 +37,8 @@ class FaultyDaemon(Daemon):
         attach = [str(self.control.path), str(self.control.log_path)]
         self.process = self.server.start(words, self.environ, self.log, attach=attach)
         self.wait_for(self._answers, "the daemon does not answer")
+        # Before that it makes calls of its own, which would be counted with those of an operation.
+        self.wait_for(self._has_started, "the daemon does not end its start")
         return self
 
     def close(self) -> None:

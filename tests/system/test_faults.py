@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Iterator
 from typing import TypeVar
 
 import pytest
-from faults.faulty_daemons import FaultyDaemons, open_faulty_daemons
+from faults.faulty_daemons import FaultyDaemons
 from faults.operations import OPERATIONS, Operation
 from faults.sweep import prepare_sweep
 from support.sampling import amount
@@ -31,14 +30,6 @@ T = TypeVar("T")
 
 def sample(chosen: random.Random, places: list[T], most: int) -> list[T]:
     return chosen.sample(places, min(most, len(places)))
-
-
-@pytest.fixture(scope="module")
-def daemons() -> Iterator[FaultyDaemons]:
-    with open_faulty_daemons() as made:
-        if made is None:
-            pytest.skip("no gcc that can compile the shim")
-        yield made
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
