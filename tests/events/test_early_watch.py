@@ -94,6 +94,21 @@ async def test_files_that_were_just_read_are_not_looked_at_again(tmp_path: Path)
         assert parts.session("agent:main:quiet").entry.file.mtime_ns == read_at
 
 
+async def test_a_file_that_could_not_be_read_at_the_scan_is_read_though_it_does_not_change(tmp_path: Path) -> None:
+    """The index beside it, which has its key, was being written then."""
+    sessions = tmp_path / "store" / "agents" / "main" / "sessions"
+    sessions.mkdir(parents=True, mode=0o700)
+    append(sessions / "pi.jsonl", header("pi") + line("first"))
+    index = sessions / "sessions.json"
+    index.write_text('{"agent:main:named": {"sess')
+
+    def complete_index() -> None:
+        index.write_text('{"agent:main:named": {"sessionId": "pi"}}')
+
+    async with followed_store(tmp_path, watcher="inotify", before=complete_index) as parts:
+        await wait_for_counts(parts, {"agent:main:named": 1})
+
+
 async def test_once_it_follows_a_missed_event_makes_it_look_at_every_file(tmp_path: Path) -> None:
     session_file(tmp_path, "goes")
     watcher = MissingEventsWatcher()

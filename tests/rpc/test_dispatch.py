@@ -375,7 +375,22 @@ async def test_a_connection_on_which_nothing_waits_does_not_wait_for_the_others(
             ready.set()
             client.dispatcher.accept(other, b'{"jsonrpc":"2.0","id":3,"method":"ping"}')
             assert (other.pending, list(client.peer.pending)) == ({}, [1])
+            theirs.setblocking(False)
+            assert json.loads(theirs.recv(1000)) == ok({}, 3)
         assert (await client.line())["id"] == 1
+
+
+async def test_requests_that_wait_until_it_is_ready_are_limited_even_if_their_handler_does_not_wait(connect):
+    ready = trio.Event()
+    async with connect(limits=Limits(max_in_flight=2), ready=ready) as client:
+        await client.call("whoami")  # its connection is served
+        for number in (1, 2, 3):
+            client.dispatcher.accept(client.peer, b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
+        assert list(client.peer.pending) == [1, 2]
+        refused = await client.line()
+        assert (refused["id"], refused["error"]["data"]["limit"]) == (3, "limits.maxInFlight")
+        ready.set()
+        assert await client.lines(2) == [ok({}, 1), ok({}, 2)]
 
 
 async def test_a_request_that_waited_is_judged_when_it_begins(connect):
