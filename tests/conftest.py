@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.real_daemon import Daemon
 from support.sampling import amount
+from support.shared_compiling import compile_share
 
 # This file in the temporary folder of a test run means that the folder is not removed.
 KEEP_MARK = "keep"
@@ -33,6 +34,10 @@ settings.load_profile("sessiond")
 
 # Each process collects six thousand tests and keeps them, so the garbage collector need not visit them.
 gc.disable()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    compile_share(session.config)
 
 
 @pytest.hookimpl(trylast=True)
