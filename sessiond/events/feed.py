@@ -6,7 +6,6 @@ bus. Does not know folders, subscribers' connections, runs or methods.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import structlog
@@ -120,7 +119,7 @@ class TranscriptFeed:
     def _is_up_to_date(self, session: Session) -> bool:
         """Whether nothing happened to the file since it was folded."""
         try:
-            status = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
+            status = session.folder.status_of(session.file_name)
         except (OSError, MemoryError):
             return False
         return folding.is_current(session.entry.file, status, session.dialect)
@@ -129,7 +128,7 @@ class TranscriptFeed:
         """Parse a long line that comes next, off the loop: there it would take 25 ms and more of one step."""
         folder, entry, name = session.folder, session.entry, session.file_name
         try:
-            size = os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_size
+            size = folder.status_of(name).st_size
             if size - entry.file.folded_to < transcript.LONG_LINE or session in self._without_key:
                 return
             if entry.file.passed_to > entry.file.folded_to:
@@ -147,18 +146,12 @@ class TranscriptFeed:
             return False
         entry = session.entry
         # The entry of a file that was emptied stays valid until the file has a session key again.
-        is_kept = bool(entry.file.inode) and not entry.file.folded_to
+        is_kept = bool(entry.file.inode) and not entry.file.folded_to and session.folder.source is None
         base = Entry(session_id=entry.session_id, file=entry.file) if is_kept else entry
         try:
             name, max_bytes = session.file_name, self._step_bytes(session)
-            got = folding.advance(
-                session.folder.fd,
-                base,
-                name,
-                self._store.record_limit,
-                max_bytes=max_bytes,
-                parsed=session.parsed,
-                dialect=session.dialect,
+            got = folding.read_on(
+                session.folder, base, name, self._store.record_limit, max_bytes=max_bytes, parsed=session.parsed
             )
         except (OSError, MemoryError) as error:
             # Moved or removed: the watcher reports it, and the caller of an append gets an error of its own.
@@ -241,8 +234,7 @@ class TranscriptFeed:
 
     def _read_on(self, session: Session, entry: Entry, max_bytes: int | None) -> Advance:
         limit, name = self._store.record_limit, session.file_name
-        dialect, folder_fd = session.dialect, session.folder.fd
-        return folding.advance(folder_fd, entry, name, limit, dialect=dialect, max_bytes=max_bytes, collect=False)
+        return folding.read_on(session.folder, entry, name, limit, max_bytes=max_bytes, collect=False)
 
     def _replace_wrong_entry(self, session: Session, entry: Entry) -> None:
         self.changed.set()
@@ -302,6 +294,9 @@ class TranscriptFeed:
         entry = got.entry
         if entry == session.entry:
             return
+        if session.folder.source is not None:
+            self._apply_foreign(session, got)
+            return
         for one in scan.line_problems(session.path, got):
             log.warning("passed over", path=one.path, reason=one.reason)
         self.changed.set()
@@ -319,6 +314,14 @@ class TranscriptFeed:
             # The last records of a deleted session are still published. Those of one that was reset, the pumps replay.
             if self._store.catalog.by_key.get(session.key, session) is session:
                 self._publish_records(session, got.steps)
+
+    def _apply_foreign(self, session: Session, got: Advance) -> None:
+        # Its key is not in its lines, and nothing in it is adopted or restored.
+        if got.rewritten:
+            self._handle_rewrite(session, got.entry)
+        elif self._store.catalog.by_key.get(session.key) is session:
+            self._store.catalog.replace(session, got.entry)
+            self._publish_records(session, got.steps)
 
     def _handle_rewrite(self, session: Session, entry: Entry) -> None:
         """The file was rewritten in place, or replaced by another one under its name."""

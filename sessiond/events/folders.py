@@ -373,6 +373,8 @@ class Folders:
     def _find_twins(self) -> None:
         by_id = self._store.catalog.by_id
         for session in self._store.catalog.by_key.values():
+            if session.folder.source is not None:
+                continue
             namesake = by_id[session.session_id]
             if namesake is not session:
                 for twin in (session, namesake):

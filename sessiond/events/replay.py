@@ -179,7 +179,7 @@ def _size_of(fd: int) -> int:
 
 def _is_file_gone(session: Session) -> bool:
     try:
-        os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
+        session.folder.status_of(session.file_name)
     except FileNotFoundError:
         return True
     except OSError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sessiond.errors import NotFound, pluralize, quote
 from sessiond.methods.services import Context
 from sessiond.methods.sessions_reset import reset
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import agent_of, is_foreign
 from sessiond.model.record import ENTRY
 from sessiond.policy.send import OwnerCommand
 from sessiond.sessions import resolve
@@ -66,6 +66,8 @@ async def get_or_create_session(ctx: Context, text: str) -> Session:
 
 
 def _check_configured(ctx: Context, key: str) -> str:
+    if is_foreign(key):  # only the program itself creates its sessions
+        raise resolve.no_such_session(key)
     agent_id = agent_of(key)
     if ctx.services.config.agent(agent_id) is None:
         raise NotFound(f"no agent {quote(agent_id)}; `agents_list` shows the agents there are", code="agent_not_found")

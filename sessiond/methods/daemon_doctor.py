@@ -90,7 +90,7 @@ async def _repair(ctx: Context) -> list[Finding]:
         what = f"no backup could be made: {reason_of(error)}; modes and files that were left over stay as they are"
         failed.append(Finding("error", layout.BACKUPS, what, _REPAIR_AGAIN))
     wrong: list[Session] = []
-    sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()})
+    sessions = list({*store.catalog.by_id.values(), *store.catalog.by_key.values()} - {*store.catalog.foreign.values()})
     await services.time_slicer.run(_collect(repair.wrong_entries(store.root_fd, sessions, store.record_limit), wrong))
     for session in wrong:
         path = session.path

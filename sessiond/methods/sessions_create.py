@@ -8,7 +8,7 @@ from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods import chat_send
 from sessiond.methods.params import AgentIdText, Line, MessageText, Params, Result, says
 from sessiond.methods.services import Context
-from sessiond.model.keys import agent_of, is_inbox
+from sessiond.model.keys import agent_of, is_foreign, is_inbox
 from sessiond.model.record import ENTRY
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
@@ -48,6 +48,8 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
         parent = services.find(ctx.caller, parent, field="$.parentSessionKey", action="send").key
     sight = services.sight_of(ctx.caller, "send")
     spawned_by = resolve.choose_spawner(services.store.catalog, sight, key, parent, named=params.key is not None)
+    if is_foreign(key):  # only the program itself creates its sessions
+        raise resolve.no_such_session(key)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)
     # An existing inbox stays usable after its agent was removed from the configuration: no agent runs in it.

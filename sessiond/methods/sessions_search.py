@@ -102,7 +102,8 @@ def _is_still_readable(ctx: Context, session: Session, asked_for: str | None) ->
     services: Services = ctx.services
     catalog = services.store.catalog
     # Without a session in the params only live sessions are searched, because cursors belong to the key.
-    current = catalog.by_id.get(session.session_id) if asked_for is not None else catalog.by_key.get(session.key)
+    is_archived = asked_for is not None and session.folder.source is None
+    current = catalog.by_id.get(session.session_id) if is_archived else catalog.by_key.get(session.key)
     return current is session and reaches(catalog, services.sight_of(ctx.caller), session.key)
 
 

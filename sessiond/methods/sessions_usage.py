@@ -99,7 +99,7 @@ async def _visible(ctx: Context, key: str | None) -> list[Session]:
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller)
     found: list[Session] = []
-    for count, session in enumerate(list(catalog.by_id.values()), 1):
+    for count, session in enumerate(list(catalog.every()), 1):
         if count % _CHUNK == 0:
             await trio.lowlevel.checkpoint()
         if key in (None, session.key) and is_listed(session.key) and reaches(catalog, sight, session.key):

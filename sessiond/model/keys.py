@@ -17,6 +17,11 @@ Kind = Literal["main", "group", "cron", "hook", "node", "other"]
 MAX_KEY_BYTES = 512
 # The form of keys in records; anything else there is ignored.
 CanonicalKey = Annotated[str, msgspec.Meta(pattern=r"^agent:[a-z0-9][a-z0-9_-]{0,63}:.+$")]
+# The programs whose own sessions are shown, by the word that their keys begin with.
+SOURCES = ("claude", "codex", "gemini", "pi", "opencode")
+# The id that a program gave its session. It keeps its letters, as it may be a file name.
+NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_FOREIGN = tuple(f"{source}:" for source in SOURCES)
 AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SESSION_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -54,9 +59,12 @@ def canonical_key(
     """The canonical key for what a caller wrote; None for what may be a session id or a label and has to be looked up.
 
     `main` is the main session of `agent_id`, the caller's agent. `current` is not resolved here. A malformed `agent:`
-    key is InvalidParams; `unknown` and any other word are None.
+    key is InvalidParams; `unknown` and any other word are None. The key of another program's session keeps its letters.
     """
     key = normalize_key(text, field)
+    source, _, native = text.strip().partition(":")
+    if source.lower() in SOURCES and NATIVE_ID.fullmatch(native):
+        return f"{source.lower()}:{native}"
     if key.startswith("agent:"):
         agent, _, rest = key[len("agent:") :].partition(":")
         if not AGENT_ID.fullmatch(agent) or not rest.strip(":"):
@@ -80,18 +88,30 @@ def main_key(agent_id: str, rules: KeyRules) -> str:
     return f"agent:{agent_id}:{rules.main_key}"
 
 
+def is_foreign(key: str) -> bool:
+    """Whether the canonical key is that of another program's session: `<source>:<native id>`."""
+    return key.startswith(_FOREIGN)
+
+
+def source_of(key: str) -> str | None:
+    """The program whose session the canonical key names; None for our own."""
+    return key.partition(":")[0] if is_foreign(key) else None
+
+
 def agent_of(key: str) -> str:
-    """The agent id in a canonical key."""
-    return key.split(":", 2)[1]
+    """The agent id in a canonical key; empty for a session of another program, which is no agent's."""
+    return "" if key.startswith(_FOREIGN) else key.split(":", 2)[1]
 
 
 def rest_of(key: str) -> str:
-    """What follows the agent prefix of a canonical key."""
-    return key.split(":", 2)[2]
+    """What follows the agent prefix of a canonical key; of another program's session the native id."""
+    return key.partition(":")[2] if key.startswith(_FOREIGN) else key.split(":", 2)[2]
 
 
 def kind_of(key: str, rules: KeyRules, chat_type: str | None = None) -> Kind:
-    """The kind of a session, by the part of its key after the agent prefix."""
+    """The kind of a session, by the part of its key after the agent prefix. Another program's is `other`."""
+    if is_foreign(key):
+        return "other"
     rest = rest_of(key)
     if rest == rules.main_key:
         return "main"
@@ -140,4 +160,4 @@ def display_key(key: str, rules: KeyRules, caller_agent: str | None) -> str:
 
 def is_listed(key: str) -> bool:
     """Whether sessions of this key are listed: `unknown` and `global` never are."""
-    return rest_of(key) not in ("global", "unknown")
+    return is_foreign(key) or rest_of(key) not in ("global", "unknown")

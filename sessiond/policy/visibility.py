@@ -7,6 +7,8 @@ Whom a caller acts as (security.md, "Callers"):
 - The owner sees everything. So does an unsandboxed token with scope `admin` that names neither a session nor an agent.
 - A token with a session key acts as that session, whatever else it says.
 - A token with an agent but no session (an adapter) acts as that agent's main session.
+- Sessions of other programs (`claude:...`) are seen by the owner and by unsandboxed callers whose visibility is `all`.
+  Agent-to-agent rules play no part.
 - A token with neither, and without `admin`, acts as no session. It sees nothing unless the visibility is `all`, and
   then what the agent-to-agent rules allow to an agent with an empty name, which only the pattern `*` matches.
 """
@@ -61,11 +63,13 @@ def rules_from(config: Config) -> VisibilityRules:
 class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one caller may reach. Built once per request, then asked for each session.
 
-    `level` is what lists report as `visibility`. `own_key` and `agent_id` are None if the caller has none.
+    `level` is what lists report as `visibility`. `own_key` and `agent_id` are None if the caller has none. With
+    `sees_foreign` the sessions of other programs are in reach.
     """
 
     level: Visibility
     unlimited: bool = False
+    sees_foreign: bool = False
     own_key: str | None = None
     agent_id: str | None = None
     agent_to_agent: bool = False
@@ -77,9 +81,13 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Pass LEAST_STEPS for keys that the caller named: then a hidden key and a missing key take the same time to
         refuse.
         """
-        if target_key == self.own_key or self.reaches_agent(keys.agent_of(target_key)):
+        if keys.is_foreign(target_key):
+            if self.unlimited or self.sees_foreign:
+                return True
+        elif target_key == self.own_key or self.reaches_agent(keys.agent_of(target_key)):
             return True
         in_sight = _RANK[self.level] >= _RANK["tree"] and self.own_key is not None
+        # Another program's session is in nobody's tree; looking there takes as long as for a missing key.
         return in_sight and in_tree(self.own_key or "", target_key, spawner_of, least_steps)
 
     def reaches_agent(self, agent_id: str) -> bool:
@@ -108,7 +116,12 @@ def sight(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Si
     if own_key is not None:
         agent_id = keys.agent_of(own_key)
     return Sight(
-        level=level, own_key=own_key, agent_id=agent_id, agent_to_agent=rules.agent_to_agent, allow=rules.allow
+        level=level,
+        sees_foreign=level == "all" and not caller.sandboxed,
+        own_key=own_key,
+        agent_id=agent_id,
+        agent_to_agent=rules.agent_to_agent,
+        allow=rules.allow,
     )
 
 

@@ -57,7 +57,7 @@ def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[S
     """The sessions to check, in order. For a narrow visibility or a parent, only the few that can match."""
     catalog = store.catalog
     if wanted.include_archived:
-        pool: Iterable[Session] = catalog.by_id.values()
+        pool: Iterable[Session] = catalog.every()
     elif wanted.spawned_by is not None:
         pool = (catalog.by_key[key] for key in catalog.children_of(wanted.spawned_by))
     elif not sight.unlimited and sight.level in ("self", "tree") and sight.own_key is not None:

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from sessiond.errors import Conflict, InvalidParams, NotFound, quote, shorten
 from sessiond.model.caller import Caller
-from sessiond.model.keys import UUID, KeyRules, agent_of, canonical_key, is_inbox, normalize_key, rest_of
+from sessiond.model.keys import (
+    NATIVE_ID,
+    SOURCES,
+    UUID,
+    KeyRules,
+    agent_of,
+    canonical_key,
+    is_foreign,
+    is_inbox,
+    normalize_key,
+    rest_of,
+)
 from sessiond.policy.visibility import LEAST_STEPS, Sight
 from sessiond.store.catalog import Catalog, Session
 
@@ -38,6 +49,7 @@ def may_name(catalog: Catalog, sight: Sight, session: Session | None, key: str |
 def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, field: str = "$.sessionKey") -> str | None:
     """The canonical key for what a caller wrote; None if it is not a key (a session id, a label, any other word).
 
+    The key of another program's session is found without case too, and is that of the session of ours that carries it.
     `mcp:<program>` finds the inbox of that program under any agent, so that it stays the same inbox when the default
     agent of the configuration changes.
     """
@@ -46,6 +58,10 @@ def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, fiel
             raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
         return caller.session_key
     key = canonical_key(text, rules, agent_id=caller.agent_id, field=field)
+    if key is not None and is_foreign(key):
+        key = catalog.foreign.find_spelling(key)
+        ours = catalog.carrier_of(rest_of(key)) if key not in catalog.by_key else None
+        return ours.key if ours is not None else key
     if key is not None and is_inbox(key) and not normalize_key(text, field).startswith("agent:"):
         return catalog.inbox(rest_of(key)) or key
     return key
@@ -66,11 +82,15 @@ def find(
 
 
 def by_id(catalog: Catalog, text: str) -> Session | None:
-    """The session with this id, live or archived. For a UUID, case is ignored."""
+    """The session with this id, also an archived one or another program's. For a UUID, case is ignored."""
     text = text.strip()
     low = text.lower()
     found, again = catalog.by_id.get(text), catalog.by_id.get(low)
-    return found or (again if UUID.fullmatch(low) else None)
+    found = found or (again if UUID.fullmatch(low) else None)
+    if found is not None or not NATIVE_ID.fullmatch(text):
+        return found
+    keys = (catalog.foreign.find_spelling(f"{source}:{text}") for source in SOURCES)
+    return next((catalog.by_key[key] for key in keys if key in catalog.by_key), None) or catalog.carrier_of(text)
 
 
 def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:

@@ -221,9 +221,7 @@ async def search(
 def _read(place: _SearchPlace, record_limit: int, size: int) -> blocks.Block | None:
     """The block before the place. None if the session was reset, deleted or removed: its matches cannot be shown."""
     session = place.session
-    return blocks.read_block_of_file(
-        session.folder.fd, session.file_name, place.inode, place.end, record_limit, size=size
-    )
+    return blocks.read_block_of_file(session.folder, session.file_name, place.inode, place.end, record_limit, size=size)
 
 
 def _oldest(block: blocks.Block, record_limit: int, bound: int, dialect: TranscriptDialect) -> int:

@@ -90,7 +90,7 @@ class UsageCount:
     def _session(self, session: Session) -> Iterator[None]:
         end, inode = session.entry.file.folded_to, session.entry.file.inode
         while end > 0:
-            block = blocks.read_block_of_file(session.folder.fd, session.file_name, inode, end, self._limit)
+            block = blocks.read_block_of_file(session.folder, session.file_name, inode, end, self._limit)
             if block is None:
                 return
             self._block(session, block.data)

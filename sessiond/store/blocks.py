@@ -12,7 +12,7 @@ import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine
-from sessiond.store import dirfd
+from sessiond.store.folder import Folder
 
 # Searching this much takes 0.1 ms. From 128 KiB on the C library would map fresh pages for each block.
 BLOCK = 120 * 1024
@@ -47,11 +47,11 @@ def read_block_before(fd: int, end: int, record_limit: int, *, size: int = BLOCK
 
 
 def read_block_of_file(
-    folder_fd: int, name: str, inode: int, end: int, record_limit: int, *, size: int = BLOCK
+    folder: Folder, name: str, inode: int, end: int, record_limit: int, *, size: int = BLOCK
 ) -> Block | None:
     """As `read_block_before`, for a file in a folder. None also where it was removed or replaced."""
     try:
-        fd = dirfd.open_file(folder_fd, name, os.O_RDONLY)
+        fd = folder.open_file(name)
     except OSError:
         return None
     try:

@@ -6,7 +6,6 @@ Knows entries and the folders of transcripts. Reads and writes no files. Listing
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,40 +19,14 @@ from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.row import CachedRow
 from sessiond.store import layout
+from sessiond.store.folder import Folder
+from sessiond.store.foreign import ForeignKeys, NativeIds
 from sessiond.store.transcript import Line, WrittenBytes
+
+__all__ = ["Catalog", "CurrentTexts", "Folder", "Remnant", "Session"]
 
 # Shared by all sessions, since hardly any ever has a long line.
 _NO_LINES: Mapping[int, Line] = MappingProxyType({})
-
-
-@dataclass(slots=True, eq=False)
-class Folder:
-    """One `sessions` folder, or the `archive` folder in one. `fd` is open until the daemon stops.
-
-    `path` is the path under which it was opened; if empty, its place is not checked. `waiting` are files that could not
-    be adopted yet; until they are, the index of another program beside them is not replaced. A torn index is set aside
-    when the daemon saves its own (`has_torn_index`). `dialect` is the format of its transcripts. `left_out` are the
-    transcripts of which the reading at the start made no session; None where it did not read the folder.
-    """
-
-    agent_id: str
-    fd: int
-    dialect: TranscriptDialect
-    archived: bool = False
-    path: str = ""
-    dirty: bool = False
-    has_torn_index: bool = False
-    waiting: set[str] = field(default_factory=set)
-    left_out: set[str] | None = None
-    _identity: tuple[int, int] | None = None
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """Device and inode, cached because every append compares them."""
-        if self._identity is None:
-            status = os.fstat(self.fd)
-            self._identity = status.st_dev, status.st_ino
-        return self._identity
 
 
 class CurrentTexts(NamedTuple):
@@ -80,7 +53,7 @@ class Session:
     file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is the
     id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that far
     yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset; `written` is
-    what the newest commit wrote, for the fold.
+    what the newest commit wrote, for the fold. `place` is the path of another program's file below its folder.
     """
 
     key: str
@@ -98,6 +71,7 @@ class Session:
     written: WrittenBytes | None = None
     row: CachedRow | None = None
     texts: CurrentTexts | None = None
+    place: str = ""
     _order: tuple[int, str] | None = None
 
     def restore_from(self, read: Session) -> None:
@@ -119,7 +93,7 @@ class Session:
 
     @property
     def file_name(self) -> str:
-        return self.entry.session_id + layout.SUFFIX
+        return self.place or self.entry.session_id + layout.SUFFIX
 
     @property
     def dialect(self) -> TranscriptDialect:
@@ -132,7 +106,9 @@ class Session:
 
     @property
     def path(self) -> str:
-        """The transcript's path relative to the store."""
+        """The transcript's path relative to the store; that of another program's session is absolute."""
+        if self.folder.source is not None:
+            return f"{self.folder.path}/{self.place}"
         return layout.transcript_path(self.folder.agent_id, self.session_id, archived=self.folder.archived)
 
     @property
@@ -151,7 +127,11 @@ class Session:
 
 
 class Catalog:
-    """All sessions of the store. `by_key` holds the live ones; archived and superseded ones are found by their id."""
+    """All sessions of the store. `by_key` holds the live ones; archived and superseded ones are found by their id.
+
+    Those of other programs are in `by_key` and `foreign`, and never in `by_id`: their ids may be those of ours. One
+    whose native id a session of ours carries is kept out by whoever adds it (`natives`).
+    """
 
     def __init__(self) -> None:
         self.by_key: dict[str, Session] = {}
@@ -165,6 +145,8 @@ class Catalog:
         self._archived: dict[str, dict[Session, None]] = {}
         # Labels that are being set: (agent, label, key) -> the session that is to get it.
         self.claims: dict[tuple[str, str, str], str] = {}
+        self.foreign = ForeignKeys[Session]()
+        self.natives = NativeIds[Session]()
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -180,8 +162,17 @@ class Catalog:
         self._order.update(session._order for session in live)
 
     def add(self, session: Session) -> None:
-        """Add a session. If its key is taken, the one with the newer header is current and the other superseded."""
-        if self._claim(session):
+        """Add a session. If its key is taken, the one with the newer header is current and the other superseded.
+
+        One of another program replaces the one that has its key.
+        """
+        if session.folder.source is not None:
+            self._unindex_foreign(session.key)
+            self.foreign.add(session.key, session)
+            self.by_key[session.key] = session
+            self._index(session)
+            self._order.add(session._order)
+        elif self._claim(session):
             self._index(session)
             self._order.add(session._order)
 
@@ -195,10 +186,15 @@ class Catalog:
             return False
         self.by_key.update(by_key)
         self.by_id.update(by_id)
+        for session in sessions:
+            if session.entry.native_session_id is not None:
+                self.natives.add(session.entry.native_session_id, session)
         return True
 
     def _claim(self, session: Session) -> bool:
         """Register the session under its key; whether it is the current one."""
+        if session.entry.native_session_id is not None:
+            self.natives.add(session.entry.native_session_id, session)
         namesake = self.by_id.get(session.session_id)
         if namesake is None or namesake.archived or not session.folder.archived:
             self.by_id[session.session_id] = session
@@ -222,6 +218,10 @@ class Catalog:
 
     def remove(self, session: Session) -> None:
         """Remove a session. If an older one had its key, that one is current again, as after a restart."""
+        if session.folder.source is not None:
+            if self.by_key.get(session.key) is session:
+                self._unindex_foreign(session.key)
+            return
         if self.by_id.get(session.session_id) is session:
             del self.by_id[session.session_id]
         self._drop(self._archived, session.key, session)
@@ -237,6 +237,26 @@ class Catalog:
                 self.add(heir)
         if not older:
             self._superseded.pop(session.key, None)
+        # Last: whoever hears of it finds the catalog as it is from now on.
+        if session.entry.native_session_id is not None:
+            self.natives.drop(session.entry.native_session_id, session)
+
+    def _unindex_foreign(self, key: str) -> None:
+        known = self.by_key.pop(key, None)
+        if known is not None:
+            self.foreign.drop(key)
+            self._unindex(known)
+
+    def every(self) -> Iterator[Session]:
+        """Every session: live, archived and superseded ones, and those of other programs."""
+        yield from self.by_id.values()
+        yield from self.foreign.values()
+
+    def carrier_of(self, native_id: str) -> Session | None:
+        """The session of ours that is shown in the place of another program's session with this id."""
+        carriers = self.natives.carriers(native_id)
+        current = (one for one in carriers if self.by_key.get(one.key) is one)
+        return next(current, next(iter(carriers), None))
 
     def has(self, session: Session) -> bool:
         """Whether the session is in the catalog: current, archived or superseded."""
@@ -248,7 +268,10 @@ class Catalog:
         """Set the session's entry and update the indexes."""
         old = session.entry
         session.entry = entry
-        session.folder.dirty = True
+        if session.folder.source is None:
+            session.folder.dirty = True
+            if old.native_session_id != entry.native_session_id:
+                self.natives.move(old.native_session_id, entry.native_session_id, session)
         if entry.file.folded_to < old.file.folded_to:
             session.parsed = _NO_LINES
             session.written_end = 0  # the file was rewritten, so the last record written is no parent any more

@@ -22,7 +22,7 @@ from sessiond.errors import Stopping, StorageError
 from sessiond.store.append import Append, Compose
 from sessiond.store.catalog import Session
 from sessiond.store.kept_files import KeptFiles
-from sessiond.store.refusals import storage_error
+from sessiond.store.refusals import require_own, storage_error
 from sessiond.store.transcript import Line, WrittenBytes
 from sessiond.store.writing import Sync, Writing, as_refusal
 
@@ -173,6 +173,7 @@ class Committer:
         """A place behind all appends to the session that were called so far. The caller fills it or gives it up, soon:
         every later append waits for that, whoever calls it.
         """
+        require_own(session)
         if self._closed:
             raise _closed_error()
         place = AppendPlace(self, session)
@@ -208,6 +209,7 @@ class Committer:
 
     def _enqueue(self, session: Session, waiting: _WaitingAppend) -> CommitJob | None:
         """The job of an append; None for one that waits behind a place."""
+        require_own(session)
         if self._closed:
             raise _closed_error()
         if session in self._places:

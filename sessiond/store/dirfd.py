@@ -163,6 +163,29 @@ def open_file(dir_fd: int, name: str, flags: int, mode: int = 0o600) -> int:
 _READ_BYTES = 1 << 20
 
 
+def open_below(root_fd: int, relative: str) -> int:
+    """A descriptor, for reading, of the regular file at a relative path below `root_fd`. Follows no symlink anywhere.
+
+    Raises as `open_dir` and `open_file` do; BadComponent for `..`, an empty part and a path that begins with a slash.
+    """
+    folder_fd, name = _open_parent(root_fd, relative)
+    with closing(folder_fd):
+        return open_file(folder_fd, name, os.O_RDONLY)
+
+
+def status_below(root_fd: int, relative: str) -> os.stat_result:
+    """The status of what stands at a relative path below `root_fd`. Follows no symlink anywhere."""
+    folder_fd, name = _open_parent(root_fd, relative)
+    with closing(folder_fd):
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+
+
+def _open_parent(root_fd: int, relative: str) -> tuple[int, str]:
+    *parts, name = relative.split("/")
+    check_component(name)
+    return open_path_dir(root_fd, parts), name
+
+
 def read_file(fd: int, limit: int) -> bytes | None:
     """The content of an open file; None where it is larger than `limit` bytes, so not the daemon's."""
     data = bytearray()

@@ -92,6 +92,40 @@ def advance(
         os.close(fd)
 
 
+def read_on(
+    folder: Folder,
+    entry: Entry,
+    file_name: str,
+    record_limit: int,
+    *,
+    max_bytes: int | None = None,
+    collect: bool = True,
+    parsed: Mapping[int, Line] | None = None,
+) -> Advance:
+    """As `advance`, for a transcript of a folder; also for one of another program."""
+    with dirfd.closing(folder.open_file(file_name)) as fd:
+        got = advance_open(
+            fd, entry, record_limit, dialect=folder.dialect, max_bytes=max_bytes, collect=collect, parsed=parsed
+        )
+    if folder.source is not None:
+        got.entry = keep_identity(got.entry, entry)
+    return got
+
+
+def keep_identity(entry: Entry, before: Entry) -> Entry:
+    """The entry of another program's session: its id and key are those by which it was found, whatever is in its file.
+
+    Where it was found may also say its parent and its folder, which the file need not.
+    """
+    return replace(
+        entry,
+        session_id=before.session_id,
+        session_key=before.session_key,
+        spawned_by=entry.spawned_by or before.spawned_by,
+        cwd=entry.cwd or before.cwd,
+    )
+
+
 def advance_open(
     fd: int,
     entry: Entry,
@@ -178,7 +212,7 @@ def parse_ahead(folder: Folder, entry: Entry, file_name: str, record_limit: int,
 
     Raises OSError. Call it in a worker thread.
     """
-    fd = dirfd.open_file(folder.fd, file_name, os.O_RDONLY)
+    fd = folder.open_file(file_name)
     try:
         return transcript.parse_long_line(
             fd, entry.file.folded_to, record_limit, within=max_bytes, dialect=folder.dialect

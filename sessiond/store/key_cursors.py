@@ -81,9 +81,9 @@ def _check_before(session: Session, offset: int) -> tuple[bool, int]:
 def _open(session: Session) -> int:
     folder_fd, name = session.folder.fd, session.file_name
     try:
-        return dirfd.open_file(folder_fd, name, os.O_RDONLY)
+        return session.folder.open_file(name)
     except FileNotFoundError:
-        if session.folder.archived:
+        if session.folder.archived or session.folder.source is not None:
             raise
         # A reset is moving it to the archive; `session.folder` changes only when the move is on disk.
         with dirfd.closing(dirfd.open_dir(folder_fd, layout.ARCHIVE)) as archive_fd:

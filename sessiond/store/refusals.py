@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from sessiond.errors import StorageError, reason_of
+from sessiond.errors import Forbidden, StorageError, reason_of
+from sessiond.store.catalog import Session
 
 
 class Unsettled(OSError):
@@ -19,6 +20,17 @@ class StoreDisplaced(OSError):
 
     def __init__(self) -> None:
         super().__init__(errno.ENOENT, "its folder is not where it was")
+
+
+def require_own(session: Session) -> None:
+    """Raise Forbidden for a session of another program: sessiond never writes to its file."""
+    source = session.folder.source
+    if source is not None:
+        raise Forbidden(
+            f"{session.key} is a session of {source}, which sessiond reads and never changes",
+            code="read_only",
+            sessionKey=session.key,
+        )
 
 
 def storage_error(error: OSError, key: str) -> StorageError:

@@ -33,7 +33,7 @@ from sessiond.store.loading import load_sessions
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
-from sessiond.store.refusals import StoreDisplaced, storage_error
+from sessiond.store.refusals import StoreDisplaced, require_own, storage_error
 from sessiond.store.writing import Sync
 from sessiond.tasks import RunSync, own_threads, run_in_thread
 
@@ -245,7 +245,7 @@ class SessionStore:
         """Run `function(fd, *args)` in a worker thread, with the session's file opened for reading."""
 
         def work() -> Any:
-            fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
+            fd = session.folder.open_file(session.file_name)
             try:
                 return function(fd, *args)
             finally:
@@ -274,7 +274,7 @@ class SessionStore:
 
         def read(folder: Folder, name: str, end: int) -> T | None:
             try:
-                fd = dirfd.open_file(folder.fd, name, os.O_RDONLY)
+                fd = folder.open_file(name)
             except OSError:
                 return None
             try:
@@ -299,6 +299,7 @@ class SessionStore:
         Then the session is no longer the current one of its key; `on_leave` is called right before that. Appends that
         were called before this are written before the move.
         """
+        require_own(session)
         name = session.file_name
         await self.committer.wait_written(session)
         self.busy_names.add(name)

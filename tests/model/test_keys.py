@@ -180,3 +180,28 @@ def test_resolving_only_raises_invalid_params_and_its_result_resolves_to_itself(
     assert key == f"agent:{keys.agent_of(key)}:{keys.rest_of(key)}"
     assert len(key.encode()) <= keys.MAX_KEY_BYTES + len("agent:") + 64 + len(":main")
     assert keys.kind_of(key, rules) in ("main", "group", "cron", "hook", "node", "other")
+
+
+NATIVE = "0E821bfa-1111-4222-8333-0123456789ab"
+
+
+@pytest.mark.parametrize("source", keys.SOURCES)
+def test_the_key_of_another_programs_session_keeps_its_letters_and_belongs_to_no_agent(source: str) -> None:
+    key = f"{source}:{NATIVE}"
+    assert keys.canonical_key(f" {source.upper()}:{NATIVE} ", RULES) == key
+    assert (keys.is_foreign(key), keys.source_of(key)) == (True, source)
+    assert (keys.agent_of(key), keys.rest_of(key)) == ("", NATIVE)
+    assert keys.kind_of(key, KeyRules(main_key=NATIVE)) == "other"
+    assert (keys.is_listed(key), keys.is_subagent(key), keys.is_inbox(key)) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["claude:", "claude:../x", "claude:a b", "claude:.a", "other:abc", "claude:" + "a" * 129]
+)
+def test_what_is_no_native_id_is_no_key_of_another_program(text: str) -> None:
+    assert keys.canonical_key(text, RULES) is None
+
+
+def test_our_own_keys_are_not_foreign() -> None:
+    assert not any(map(keys.is_foreign, ("agent:main:main", "agent:main:claude:abc", "agent::", "")))
+    assert keys.source_of("agent:claude:main") is None

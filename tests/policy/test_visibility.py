@@ -330,3 +330,37 @@ def test_the_rules_are_read_from_the_configuration() -> None:
         session_tools_visibility="all",
         main_key="home",
     )
+
+
+@pytest.mark.parametrize(
+    ("level", "sandboxed", "sees"),
+    [
+        ("self", False, False),
+        ("tree", False, False),
+        ("agent", False, False),
+        ("all", False, True),
+        ("all", True, False),
+    ],
+)
+def test_other_programs_sessions_are_seen_with_level_all_and_outside_the_sandbox(
+    level: str, sandboxed: bool, sees: bool
+) -> None:
+    rules = VisibilityRules(visibility=level, agent_to_agent=True, allow=("*",), session_tools_visibility="all")
+    caller = token(sandboxed=sandboxed)
+    assert may_see(caller, "claude:abc", rules, SPAWNERS.get) is sees
+    assert may_see(OWNER, "claude:abc", rules, SPAWNERS.get)
+    assert not may_see(NOBODY, "claude:abc", rules, SPAWNERS.get)
+
+
+def test_agent_to_agent_rules_do_not_open_other_programs_sessions() -> None:
+    rules = VisibilityRules(visibility="agent", agent_to_agent=True, allow=("*",))
+    assert not may_see(token(None, agent_id=None), "claude:abc", rules, SPAWNERS.get)
+
+
+def test_a_hidden_session_of_another_program_takes_as_long_to_refuse_as_a_missing_key() -> None:
+    def steps(key: str) -> int:
+        asked: list[str] = []
+        assert not may_see(token(), key, VisibilityRules(), asked.append)
+        return len(asked)
+
+    assert steps("claude:abc") == steps("agent::")

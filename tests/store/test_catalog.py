@@ -160,3 +160,68 @@ def test_files_with_one_id_in_two_folders_are_both_loaded():
     assert catalog.by_key == {"agent:main:x": one, "agent:other:x": twin, "agent:other:y": alone}
     assert catalog.by_id == {"s1": twin, "s2": alone}
     assert list(catalog.newest()) == [one, twin, alone]
+
+
+CLAUDE = Folder("", -1, dialect=V3, source="claude", path="/home/me/.claude")
+
+
+def foreign(native: str, place: str = "", **entry: Any) -> Session:
+    key = f"claude:{native}"
+    made = session(native, key, CLAUDE, **entry)
+    made.place = place or f"projects/-x/{native}.jsonl"
+    return made
+
+
+def test_another_programs_session_is_listed_and_never_found_under_an_id_of_ours() -> None:
+    catalog, ours, theirs = Catalog(), session("abcdefgh", updated_at=1), foreign("abcdefgh", updated_at=2)
+    catalog.load([ours])
+    catalog.add(theirs)
+    assert list(catalog.newest()) == [theirs, ours]
+    assert catalog.by_id == {"abcdefgh": ours}
+    assert (catalog.by_key["claude:abcdefgh"], catalog.has(theirs)) == (theirs, True)
+    assert set(catalog.every()) == {ours, theirs}
+    assert theirs.path == "/home/me/.claude/projects/-x/abcdefgh.jsonl"
+    catalog.replace(theirs, replace(theirs.entry, updated_at=0))
+    assert list(catalog.newest()) == [ours, theirs]
+    assert not CLAUDE.dirty, "no index is written into another program's folder"
+    catalog.remove(theirs)
+    assert (list(catalog.newest()), len(catalog.foreign), catalog.has(theirs)) == ([ours], 0, False)
+
+
+def test_another_programs_session_takes_the_place_of_the_one_with_its_key() -> None:
+    catalog, old, new = Catalog(), foreign("a", "one/a.jsonl"), foreign("a", "two/a.jsonl")
+    catalog.add(old)
+    catalog.add(new)
+    catalog.remove(old)
+    assert list(catalog.newest()) == [new]
+
+
+def test_a_key_is_spelled_as_its_session_has_it_where_only_one_fits() -> None:
+    catalog = Catalog()
+    for native in ("AbC", "abC", "Xyz"):
+        catalog.add(foreign(native))
+    assert [catalog.foreign.find_spelling(f"claude:{text}") for text in ("AbC", "ABC", "XYZ", "none")] == [
+        "claude:AbC",
+        "claude:ABC",
+        "claude:Xyz",
+        "claude:none",
+    ]
+
+
+def test_the_session_of_ours_that_carries_a_native_id_is_known_as_long_as_there_is_one() -> None:
+    catalog, changed = Catalog(), list[str]()
+    catalog.natives.changed = changed.append
+    one = session("s1", "agent:main:a", native_session_id="N1 1234")
+    catalog.load([one])
+    assert (catalog.carrier_of("N1"), changed) == (one, ["N1"])
+    catalog.replace(one, replace(one.entry, native_session_id="N1 5678"))
+    assert (catalog.carrier_of("N1"), changed) == (one, ["N1"])
+    archived = session("s0", "agent:main:a", ARCHIVE, native_session_id="N1")
+    catalog.add(archived)
+    assert catalog.carrier_of("N1") is one, "the current session of a key goes before archived ones"
+    catalog.replace(one, replace(one.entry, native_session_id="N2"))
+    assert (catalog.carrier_of("N1"), catalog.carrier_of("N2")) == (archived, one)
+    catalog.remove(archived)
+    catalog.remove(one)
+    assert (catalog.carrier_of("N1"), catalog.carrier_of("N2")) == (None, None)
+    assert changed == ["N1", "N2", "N1", "N2"]

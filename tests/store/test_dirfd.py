@@ -326,3 +326,38 @@ def test_a_sparse_file_over_the_limit_is_not_read_at_all(tmp_path):
     with dirfd.closing(os.open(tmp_path / "f", os.O_RDONLY)) as fd:
         assert dirfd.read_file(fd, 1 << 20) is None
         assert os.lseek(fd, 0, os.SEEK_CUR) == 0
+
+
+def test_a_path_below_the_root_is_opened_for_reading_only(root: int, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c.jsonl").write_bytes(b"text")
+    with dirfd.closing(dirfd.open_below(root, "a/b/c.jsonl")) as fd:
+        assert os.read(fd, 10) == b"text"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(fd, b"x")
+    assert dirfd.status_below(root, "a/b/c.jsonl").st_size == 4
+
+
+@pytest.mark.parametrize("link", ["a", "a/b", "a/b/c.jsonl"])
+def test_no_symlink_below_the_root_is_followed_wherever_it_stands(root: int, tmp_path: Path, link: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "b").mkdir(parents=True)
+    (elsewhere / "b" / "c.jsonl").write_bytes(b"secret")
+    (elsewhere / "c.jsonl").write_bytes(b"secret")
+    place = tmp_path / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to({"a": elsewhere, "a/b": elsewhere, "a/b/c.jsonl": elsewhere / "c.jsonl"}[link])
+    with pytest.raises(dirfd.SymlinkRefused):
+        dirfd.open_below(root, "a/b/c.jsonl")
+    if link != "a/b/c.jsonl":
+        with pytest.raises(dirfd.SymlinkRefused):
+            dirfd.status_below(root, "a/b/c.jsonl")
+    else:
+        assert stat.S_ISLNK(dirfd.status_below(root, "a/b/c.jsonl").st_mode)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "a//b", "../x", "a/../../x", "a/.", "a/", "a\0b"])
+def test_a_path_that_could_lead_out_of_the_root_is_refused(root: int, path: str) -> None:
+    for operation in (dirfd.open_below, dirfd.status_below):
+        with pytest.raises((dirfd.BadComponent, FileNotFoundError)):
+            operation(root, path)
