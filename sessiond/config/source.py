@@ -11,13 +11,15 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import inspect
 
 from sessiond.errors import ConfigError, reason_of_reader
 
-type_info = inspect.type_info
+# Cached, because it takes longer than the rest of a check, and each reload asks for the same type.
+type_info = cache(inspect.type_info)
 KeyPath = tuple[str | int, ...]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

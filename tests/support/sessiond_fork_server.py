@@ -25,14 +25,17 @@ from typing import Any
 import sessiond.auth.keyring
 import sessiond.auth.tokenlog
 import sessiond.auth.tokens
+import sessiond.cli.frame.quick
 import sessiond.cli.history
 import sessiond.cli.list
 import sessiond.cli.send
 import sessiond.cli.serve
 import sessiond.daemon.lifecycle
+import sessiond.events.inotify
 import sessiond.methods.table
 import sessiond.store.repair  # noqa: F401
 from sessiond import cli
+from sessiond.config import settings
 
 PR_SET_PDEATHSIG = 1
 
@@ -84,6 +87,8 @@ def look(pid: int) -> int | None:
 
 
 def main() -> None:
+    # What is found out once in each process, for whatever reads a configuration.
+    settings.parse("")
     # What is there is shared by all that are forked: no collection touches, and so copies, it.
     gc.collect()
     gc.freeze()
