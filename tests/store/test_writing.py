@@ -25,6 +25,7 @@ from sessiond.store.catalog import Folder, Remnant, Session
 from sessiond.store.kept_files import KeptFile, KeptFiles
 from sessiond.store.refusals import StoreDisplaced, Unsettled, storage_error
 from sessiond.store.scan import ScanSettings
+from sessiond.store.transcript import WrittenBytes
 from sessiond.store.writing import Writing
 
 KEY = "agent:main:main"
@@ -52,10 +53,12 @@ class ContestedFile:
         self.file.write_bytes(header() + record("first"))
         self.session = Session(key=KEY, entry=Entry(session_id="s"), folder=folder)
         self.files = KeptFiles()
+        self.written: WrittenBytes | None = None
         self.fold_new_lines()
 
     def keep_open(self) -> None:
         """As if the daemon's last append had left the file as it is now."""
+        self.files.forget(self.session)
         fd = os.open(self.file, os.O_RDWR | os.O_APPEND)
         status = os.fstat(fd)
         kept = KeptFile(fd, status.st_ino, status.st_size, status.st_mtime_ns, self.file.read_bytes()[-128:])
@@ -106,7 +109,9 @@ class ContestedFile:
 
         appends[0].compose = compose_after_act
         parent = self.session.entry.file.last_id
-        Writing(self.session, list(appends), parent, record_limit=LIMIT, sync=sync, files=self.files).run()
+        writing = Writing(self.session, list(appends), parent, record_limit=LIMIT, sync=sync, files=self.files)
+        writing.run()
+        self.written = writing.written
         return appends
 
     def check(self, *appends: Append) -> None:
@@ -315,6 +320,21 @@ def test_the_key_is_written_again_if_a_rewrite_left_size_and_time_alone(conteste
     contested.fold_new_lines()
     contested.session.entry = replace(contested.session.entry, session_key=KEY)  # the feed keeps the key as well
     contested.check(*contested.write("b"))
+
+
+def test_what_is_written_behind_a_rewrite_is_not_folded_onto_what_was_there_before(contested):
+    contested.check(*contested.write("a"))
+    assert folding.advance_written(contested.session.entry, contested.written, LIMIT, dialect=V3)
+    contested.fold_new_lines()
+    content = contested.file.read_bytes()
+    contested.file.write_bytes(content.replace(b"hi", b"ho"))  # as long as before
+    contested.check(*contested.write("b"))
+    folded = contested.written and folding.advance_written(
+        contested.session.entry, contested.written, LIMIT, dialect=V3
+    )
+    assert folded is None
+    got = folding.advance(contested.session.folder.fd, contested.session.entry, "s.jsonl", LIMIT, dialect=V3)
+    assert got.rewritten and [step.line.record.id for step in got.steps] == ["s", "first", "a", "b"]
 
 
 def test_a_file_that_lost_its_header_is_not_known_by_its_end(contested):
@@ -589,6 +609,15 @@ def test_a_remnant_that_could_not_be_blanked_out_is_removed_before_the_next_appe
     contested.check(*contested.write("again"))
     assert contested.ids() == ["s", "first", "again"]
     assert contested.session.remnants == ()
+
+
+def test_a_remnant_is_removed_even_if_nothing_happened_to_the_file_since(contested):
+    offset = contested.file.stat().st_size
+    contested.add(record("refused"))
+    contested.keep_open()
+    contested.session.remnants = (Remnant(contested.file.stat().st_ino, offset, record("refused")),)
+    contested.check(*contested.write("again"))
+    assert contested.ids() == ["s", "first", "again"]
 
 
 def test_a_strangers_bytes_at_the_offset_of_a_remnant_are_left_alone(contested):
