@@ -48,7 +48,7 @@ def test_stuck_jobs_do_not_hold_up_the_others(stuck: int):
 
     def carry_out(job: str) -> None:
         if job == "stuck":
-            release.wait(PATIENCE_S)
+            release.wait()  # without an end of its own, at which the others would go on
         done.release()
 
     with started(carry_out) as threads:
