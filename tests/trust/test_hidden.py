@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -91,17 +92,26 @@ def serves_a_connection() -> bool:
     return False
 
 
+@cache
+def shown_place(filename: str) -> str | None:
+    """A file of sessiond, as it is recorded; None for those of the independent packages and of others."""
+    file = Path(filename)
+    if ROOT not in file.parents or file.relative_to(ROOT).parts[0] in INDEPENDENT_PACKAGES:
+        return None
+    return str(file.relative_to(ROOT))
+
+
 @contextmanager
 def record_calls() -> Iterator[list[str]]:
     """Every function of sessiond that is called for a connection, without those of the independent packages."""
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
-        file = Path(frame.f_code.co_filename)
-        if event != "call" or ROOT not in file.parents or not serves_a_connection():
+        if event != "call":
             return
-        if file.relative_to(ROOT).parts[0] not in INDEPENDENT_PACKAGES:
-            found.append(f"{file.relative_to(ROOT)}:{frame.f_code.co_qualname}")
+        place = shown_place(frame.f_code.co_filename)
+        if place is not None and serves_a_connection():
+            found.append(f"{place}:{frame.f_code.co_qualname}")
 
     sys.setprofile(note)
     try:

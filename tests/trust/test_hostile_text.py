@@ -33,9 +33,9 @@ from sessiond.rpc.method import Method
 from sessiond.transports.exchange import HttpRequest, HttpResponse, error_response
 from sessiond.transports.routes import Router
 
-# Each stripe has every fifth call of each string, shifted so that every place gets every fifth string. By default one
-# stripe is tested; with SESSIOND_TESTS=whole all are.
-ALL_STRIPES = 5
+# Each stripe has every tenth call of each string, shifted so that every place gets every tenth string, which are five.
+# By default one stripe is tested; with SESSIOND_TESTS=whole all are.
+ALL_STRIPES = 10
 STRIPES = range(amount(ALL_STRIPES, 1))
 
 CONFIG = """

@@ -233,7 +233,7 @@ async def close_at_the_end(opened: Any) -> None:
 SESSIONS = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
 
 
-@settings(max_examples=amount(50, 10), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(50, 6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=worlds())
 @example(
     # The tree contains children of other agents, and their children; the sandbox limits `all` to the tree.
