@@ -444,6 +444,24 @@ async def test_appends_wait_while_the_transcript_is_held_exclusively(tmp_path, f
     assert ids_of(tmp_path, "s2") == ["a"]
 
 
+async def test_a_transcript_that_is_held_exclusively_is_no_longer_open(tmp_path, folder):
+    """Its holder may remove it, and it would take up space as long as it is open."""
+    session = make_session(folder, tmp_path)
+
+    def open_count() -> int:
+        own = os.stat(tmp_path / "s.jsonl").st_ino
+        links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+        return sum(os.path.exists(link) and os.stat(link).st_ino == own for link in links)
+
+    async with open_committer() as committer:
+        await append(committer, session, "a")
+        assert open_count() == 1
+        async with committer.hold_exclusively(session):
+            assert open_count() == 0
+        await append(committer, session, "b")
+    assert ids_of(tmp_path) == ["a", "b"]
+
+
 async def test_hold_exclusively_waits_for_the_commit_in_progress(tmp_path, folder):
     session, gate, order = make_session(folder, tmp_path), Gate(), []
     async with open_committer(gate.run_sync) as committer, trio.open_nursery() as nursery:
