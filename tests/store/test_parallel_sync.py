@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from faults.record import record
 from support.patience import PATIENCE_S
 
+from sessiond.store import parallel_sync
 from sessiond.store.parallel_sync import sync_together
 
 SCRIPT = """
@@ -79,6 +81,24 @@ except OSError as error:
     names = [(call.name, call.path.removeprefix("/")) for call in calls]
     assert sum(name == "sync" for name, _ in names) == 18
     assert names[-1] == ("mkdir", f"error {errno.EINVAL}")
+
+
+def test_it_returns_when_the_last_sync_of_any_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller, begun, returned = threading.current_thread(), threading.Event(), threading.Event()
+    too_early: list[bool] = []
+
+    def fsync(_fd: int) -> None:
+        if threading.current_thread() is caller:
+            assert begun.wait(PATIENCE_S)
+        else:
+            begun.set()
+            too_early.append(returned.wait(0.2))  # it has that long for returning too early
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parallel_sync.os, "fsync", fsync)
+        sync_together([0, 1])
+        returned.set()
+    assert too_early and not any(too_early)
 
 
 def test_a_closed_descriptor_is_an_error(tmp_path: Path) -> None:
