@@ -121,9 +121,11 @@ def parse(line: bytes) -> Record:
     kind, own_id, iso = body.get("type"), _text(body.get("id")), body.get("timestamp")
     if kind == "message":
         message = body.get("message")
-        if type(message) is dict and message.get("role") != HIDDEN_ROLE:
+        if type(message) is dict:
             stamp, role = _timestamp_ms(iso, message.get("timestamp")), _text(message.get("role"))
             slice_ = bytes(_decode_slices(text).message)
+            if role == HIDDEN_ROLE:
+                return Record("message", line, own_id, stamp, hidden=slice_)
             return Record(
                 "message", line, own_id, stamp, role, slice_, decoded=message if role == "assistant" else None
             )

@@ -6,6 +6,7 @@ The answer depends on the last message only:
 - the result of a tool: `The command printed: <result>`
 - a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that)
 - a text with `TELL <session key> <message>` in it: a call of the tool sessions_send, where the agent has it
+- a text with `CALL <tool> <JSON object>` in it: a call of that tool with these arguments
 - a text with `SLOWLY <seconds>` in it: the beginning of an answer, and the rest after that time
 - a text with `HANG` in it: the beginning of an answer, and then nothing
 - any other text: `Answer <number of user texts> to: <text>`
@@ -43,6 +44,9 @@ class Turn:
         told = re.search(r"TELL (\S+) (.+)", self.last)
         if told and self.result is None and self.send:
             return self.send, {"sessionKey": told[1], "message": told[2].strip(), "timeoutSeconds": 20}
+        named = re.search(r"CALL (\S+) (\{.*\})", self.last)
+        if named and self.result is None:
+            return named[1], json.loads(named[2])
         command = self.command()
         if command is None or self.shell is None:
             return None

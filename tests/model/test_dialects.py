@@ -33,6 +33,17 @@ LINES: dict[str, list[dict[str, Any]]] = {
         {"type": "custom", **_HEAD, "customType": "sessiond/run", "data": _RUN},
         {"type": "model_change", **_HEAD, "modelId": "m"},
     ],
+    "pi": [
+        {"type": "session", "version": 3, "id": "s", "cwd": "/", "parentSession": "/s/1_x.jsonl"},
+        {"type": "message", **_HEAD, "message": _MESSAGE},
+        {"type": "message", **_HEAD, "message": {"role": "assistant", "content": "more", "usage": _USAGE}},
+        {"type": "message", **_HEAD, "message": {"role": "system", "content": "its own prompt"}},
+        {"type": "session_info", **_HEAD, "name": "title"},
+        {"type": "model_change", **_HEAD, "modelId": "m"},
+        {"type": "compaction", **_HEAD, "summary": "s", "usage": _USAGE},
+        {"type": "branch_summary", **_HEAD, "fromId": "x", "summary": "s"},
+        {"type": "dream", **_HEAD},
+    ],
 }
 
 json_values = st.recursive(
