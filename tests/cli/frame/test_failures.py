@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pwd
+import queue
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,18 @@ def test_an_unknown_run_is_not_reported_as_an_unknown_session(
     assert (done.status, done.err) == (4, f"sessiond: {sentence}\n")
 
 
+class QueuedTexts(io.StringIO):
+    """A standard error that a test reads while a thread writes; `capsys` loses what is written while it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = queue.SimpleQueue[str]()
+
+    def write(self, text: str) -> int:
+        self.queue.put(text)
+        return len(text)
+
+
 @pytest.fixture
 def starting(tmp_path: Path) -> Iterator[Path]:
     """The file of a daemon that is starting, with its process id as the only line."""
@@ -101,29 +116,24 @@ def starting(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("told", "shown"), [("", ""), ("reading: 1 of 2", ": reading: 1 of 2")])
-def test_the_error_says_how_far_a_starting_daemon_is(
-    starting: Path, capsys: pytest.CaptureFixture[str], told: str, shown: str
-) -> None:
+def test_the_error_says_how_far_a_starting_daemon_is(starting: Path, told: str, shown: str) -> None:
     starting.write_text(starting.read_text() + told)
     path = starting.with_name("d.sock")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
-        with ThreadPoolExecutor(1) as pool:
+        texts = QueuedTexts()
+        with redirect_stderr(texts), ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(CommandClient(str(path), name="test", version="0")._show_start)
-            text = ""
-            while not text and not waiting.done():
-                text += capsys.readouterr().err
+            text = texts.queue.get(timeout=PATIENCE_S)
             # It listens already, and is waited for until it has read the store.
             assert not waiting.done()
             starting.unlink()
             assert waiting.result(PATIENCE_S)
-    assert text + capsys.readouterr().err == f"sessiond is starting{shown}\n"
+    assert (text, texts.queue.empty()) == (f"sessiond is starting{shown}\n", True)
 
 
-def test_whatever_a_command_asks_first_it_waits_for_a_daemon_that_is_starting(
-    fake: Any, starting: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whatever_a_command_asks_first_it_waits_for_a_daemon_that_is_starting(fake: Any, starting: Path) -> None:
     """Also what a starting daemon would answer or accept at once: the next call would wait, and nobody know why."""
     fake.answers |= {"daemon.status": lambda *_: {}, "agents_list": lambda *_: {}}
 
@@ -139,11 +149,14 @@ def test_whatever_a_command_asks_first_it_waits_for_a_daemon_that_is_starting(
     written = starting.read_text()
     for first in firsts:
         starting.write_text(written)
-        with CommandClient(str(fake.path), name="test", version="0") as client, ThreadPoolExecutor(1) as pool:
+        texts = QueuedTexts()
+        with (
+            CommandClient(str(fake.path), name="test", version="0") as client,
+            redirect_stderr(texts),
+            ThreadPoolExecutor(1) as pool,
+        ):
             waiting = pool.submit(first, client)
-            text = ""
-            while not text and not waiting.done():
-                text += capsys.readouterr().err
+            text = texts.queue.get(timeout=PATIENCE_S)
             assert (text, waiting.done()) == ("sessiond is starting\n", False)
             starting.unlink()
             client.close()
