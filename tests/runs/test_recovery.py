@@ -324,13 +324,15 @@ async def test_what_a_moved_transcript_accepts_after_its_adoption_goes_on_after_
     first.act = first.wait
     async with run_harness(snapshot, host=host) as harness:
         run = await harness.accept("begun", key)
-        await first.wait_for_turn("begun").wait()
+        with trio.fail_after(60):
+            await first.wait_for_turn("begun").wait()
         after = await harness.accept("accepted here", key)
         again = harness.copy_store(tmp_path / "again")
     host.agents["other"] = host.agents["main"] = second
     async with run_harness(again, host=host) as harness:
-        for one in list(harness.supervisor.registry.live.values()):
-            await one.done.wait()
+        with trio.fail_after(60):
+            for one in list(harness.supervisor.registry.live.values()):
+                await one.done.wait()
         assert [turn.message for turn in second.turns] == ["accepted here"]
         ends = {run_id: status for run_id, status in harness.run_statuses(key) if status in FINAL}
         assert (ends[run.run_id], ends[after.run_id], sorted(ends.values())) == ("error", "ok", ["error"] * 3 + ["ok"])
