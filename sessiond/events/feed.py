@@ -377,7 +377,9 @@ class TranscriptFeed:
             if record is None:
                 continue
             if record.message is not None:
-                self._bus.publish(message_event(self._store, session, step.line, step.seq, step.check))
+                self._bus.publish(
+                    message_event(self._store, session, step.line, step.seq, step.check, part_of=step.part_of)
+                )
             if self._bus.watched and (change := change_of(record)) is not None:
                 self._bus.publish(changed_event(session, step, *change))
 

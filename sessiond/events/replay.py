@@ -7,24 +7,17 @@ the store and the subscription. Does not know connections or codecs.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 import trio
 from msgspec.structs import replace
 
 from sessiond.errors import StorageError
+from sessiond.events.replay_page import ReplayPage, read_page
 from sessiond.events.subscription import FollowPlace, Lag, Subscription
-from sessiond.model.dialects import TranscriptDialect
-from sessiond.model.entry import FileFacts
 from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.store import transcript
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
-from sessiond.store.tail import Tail
-
-# A page of a replay: large enough to be fast, small enough that queued events in between do not wait long.
-PAGE_LINES = 256
-PAGE_BYTES = 256 * 1024
 
 
 async def pump(subscription: Subscription, store: SessionStore) -> None:
@@ -121,18 +114,15 @@ def _continue_in_next(subscription: Subscription, store: SessionStore, key: str,
         subscription.continue_in(key, FollowPlace(following.session_id, 0, 0, "reset"))
 
 
-class _Page(NamedTuple):
-    lines: list[tuple[transcript.Line, int]]
-    end: int
-
-
 async def _write_page(subscription: Subscription, store: SessionStore, session: Session, lag: Lag) -> None:
     key, facts, begin = session.key, session.entry.file, lag.place.offset
     if begin >= facts.folded_to:
         return
     lag.waits_for_file = True
     try:
-        page: _Page | None = await store.read(session, _read_page, facts, begin, store.record_limit, session.dialect)
+        page: ReplayPage | None = await store.read(
+            session, read_page, facts, lag.place, store.record_limit, session.dialect
+        )
     except StorageError:
         page = None
     if subscription.behind.get(key) is not lag:
@@ -142,35 +132,20 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
         store.read_new(session)
         return
     lag.waits_for_file = False
-    for line, check in page.lines:
-        if line.record is not None and line.record.message is not None:
-            event = message_event(store, session, line, lag.place.seq + 1, check)
+    for item in page.lines:
+        if item.is_message:
+            line, seq = item.line, lag.place.seq
+            event = message_event(
+                store, session, line, seq if item.part_of else seq + 1, item.check, part_of=item.part_of
+            )
             if subscription.wants(event):
                 await subscription.sink.room()
                 if subscription.behind.get(key) is not lag:
                     return
                 subscription.sink.write(event)
-            lag.place = FollowPlace(session.session_id, line.end, event.seq)
+            lag.place = FollowPlace(session.session_id, line.end, seq if item.part_of else seq + 1)
     lag.place = FollowPlace(session.session_id, page.end, lag.place.seq)
     await trio.lowlevel.checkpoint()
-
-
-def _read_page(fd: int, facts: FileFacts, offset: int, record_limit: int, dialect: TranscriptDialect) -> _Page | None:
-    """Lines from `offset` on, each with the checksum of what precedes its end; None where it is not the file that the
-    feed has read.
-    """
-    lines: list[tuple[transcript.Line, int]] = []
-    tail = Tail(offset, record_limit)
-    end = None
-    for line in transcript.read_tail(fd, tail, stop=facts.folded_to, dialect=dialect):
-        lines.append((line, transcript.checksum(fd, line.end)))
-        if len(lines) >= PAGE_LINES or line.end - offset >= PAGE_BYTES:
-            end = line.end
-            break
-    # Checked after reading, so that lines of another file are never used.
-    if os.fstat(fd).st_ino != facts.inode or transcript.checksum(fd, facts.folded_to) != facts.check:
-        return None
-    return _Page(lines, tail.whole if end is None else end) if transcript.is_line_start(fd, offset) else None
 
 
 def _size_of(fd: int) -> int:
@@ -188,19 +163,28 @@ def _is_file_gone(session: Session) -> bool:
 
 
 def message_event(
-    store: SessionStore, session: Session, line: transcript.Line, seq: int, check: int | None = None
+    store: SessionStore,
+    session: Session,
+    line: transcript.Line,
+    count: int,
+    check: int | None = None,
+    *,
+    part_of: int = 0,
 ) -> MessageEvent:
-    """The event of one message line; `check` is `transcript.checksum` at its end, computed where it is None."""
+    """The event of one message line, up to whose end there are `count` messages. `check` is `transcript.checksum`
+    there, computed where it is None. `part_of` is the message's number if the line is a later part of it.
+    """
     record = line.record
     assert record is not None and record.message is not None
     return MessageEvent(
         key=session.key,
         session_id=session.session_id,
-        message_id=record.id,
-        seq=seq,
-        cursor=store.cursor(session, line.end, seq, check),
+        message_id=record.shown_id,
+        seq=part_of or count,
+        cursor=store.cursor(session, line.end, count, check),
         message=record.message,
         begin_offset=line.offset,
         end_offset=line.end,
+        messages_before=count if part_of else count - 1,
         spawned_by=session.entry.spawned_by,
     )

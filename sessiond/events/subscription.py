@@ -105,7 +105,7 @@ class Subscription:
         if not self.wants(event):
             return
         if isinstance(event, MessageEvent) and event.key not in self._received_since:
-            self._received_since[event.key] = FollowPlace(event.session_id, event.begin_offset, event.seq - 1)
+            self._received_since[event.key] = FollowPlace(event.session_id, event.begin_offset, event.messages_before)
         if not self.queue and self.sink.ready():
             self.sink.write(event)
             return
@@ -263,7 +263,7 @@ def _place_before(event: Event, reason: ResyncReason | None) -> FollowPlace | No
     """The place right before this event; None for live events, which are in no file."""
     match event:
         case MessageEvent():
-            return FollowPlace(event.session_id, event.begin_offset, event.seq - 1, reason)
+            return FollowPlace(event.session_id, event.begin_offset, event.messages_before, reason)
         case ChangedEvent():
             return FollowPlace(event.session_id, event.end_offset, event.seq, reason)
         case _:

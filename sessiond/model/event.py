@@ -16,7 +16,11 @@ ResyncReason = Literal["lagged", "rewritten", "reset"]
 
 
 class MessageEvent(msgspec.Struct, frozen=True, gc=False):
-    """A message record was appended, or is replayed. `cursor` is the place behind it; the offsets are its line's."""
+    """A message record was appended, or is replayed. `cursor` is the place behind it; the offsets are its line's.
+
+    A message in several lines has an event for each, with what it has by then; `messages_before` is how many messages
+    stand before the line.
+    """
 
     key: str
     session_id: str
@@ -26,6 +30,7 @@ class MessageEvent(msgspec.Struct, frozen=True, gc=False):
     message: bytes
     begin_offset: int
     end_offset: int
+    messages_before: int
     spawned_by: str | None = None
 
 

@@ -90,6 +90,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """Whether the line counts as a message: type `message`, an object in `message`, not of the hidden role."""
         return self.message is not None
 
+    @property
+    def shown_id(self) -> str | None:
+        """The id under which clients know the message: that of the message, else that of the line."""
+        return self.message_id if self.message_id is not None else self.id
+
     def body(self) -> dict[str, Any]:
         """The whole line as a dict."""
         return lax.decode_dict(self.raw)

@@ -144,7 +144,7 @@ async def page(
         size += len(message)
         messages.append(msgspec.Raw(message))
         stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-        positions.append(MessagePosition(record.id, seq, store.cursor(session, line.end, seq, check), stamp))
+        positions.append(MessagePosition(record.shown_id, seq, store.cursor(session, line.end, seq, check), stamp))
     return History(
         messages=messages,
         positions=positions,

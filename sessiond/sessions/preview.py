@@ -5,7 +5,7 @@ Reads only the first and last blocks of a transcript. Source: protocol.md, "The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,7 +18,9 @@ from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.store import transcript
 from sessiond.store.catalog import CurrentTexts, Session
+from sessiond.store.joining import read_joined_backwards
 from sessiond.store.store import SessionStore
+from sessiond.store.transcript import Line
 
 _TITLE_BYTES = 8192
 _TITLE_CHARS = 60
@@ -101,7 +103,7 @@ def _read(
 
 def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted, dialect: TranscriptDialect) -> list[PreviewItem]:
     found: list[PreviewItem] = []
-    for seen, line in enumerate(transcript.read_backwards(fd, end, record_limit, dialect=dialect)):
+    for seen, line in enumerate(_lines_backwards(fd, end, record_limit, dialect)):
         if len(found) == wanted.limit or seen >= wanted.limit * _PREVIEW_LINES or end - line.end > _PREVIEW_BYTES:
             break
         record = line.record
@@ -114,6 +116,12 @@ def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted, dialect: 
             )
     found.reverse()
     return found
+
+
+def _lines_backwards(fd: int, end: int, record_limit: int, dialect: TranscriptDialect) -> Iterator[Line]:
+    if dialect.joins:
+        return read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=end)
+    return transcript.read_backwards(fd, end, record_limit, dialect=dialect)
 
 
 def _from_another_session(record: Record) -> bool:

@@ -7,6 +7,7 @@ that a search cannot reveal a masked secret. Source: protocol.md, "The agents' t
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -15,8 +16,9 @@ import msgspec
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine, Record
 from sessiond.sessions.prefilter import Prefilter, fold_case
-from sessiond.store import blocks
+from sessiond.store import blocks, dirfd
 from sessiond.store.catalog import Session
+from sessiond.store.joining import read_joined_backwards
 from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
 
@@ -175,6 +177,9 @@ class MatchNumbering:
         """Count the messages; runs in worker threads."""
         for session, matches in self._wanted.items():
             place, seq = self._ends[session]
+            if session.dialect.joins:
+                yield from self._count_joined(place, seq, matches)
+                continue
             count = partial(
                 blocks.count_messages,
                 record_limit=self._limit,
@@ -195,6 +200,26 @@ class MatchNumbering:
                 seq -= count(block.data[:end])
                 place.end = block.start
                 yield
+
+    def _count_joined(self, place: _SearchPlace, seq: int, matches: list[Match]) -> Iterator[None]:
+        session, dialect = place.session, place.session.dialect
+        waiting = sorted({match.end for match in matches})
+        try:
+            fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
+        except OSError:
+            return
+        with dirfd.closing(fd):
+            if os.fstat(fd).st_ino != place.inode:
+                return
+            lines = read_joined_backwards(fd, place.end, self._limit, dialect=dialect, stop=place.end)
+            for read, line in enumerate(lines):
+                while waiting and waiting[-1] > line.offset:
+                    self.numbers[session, waiting.pop()] = seq
+                if not waiting:
+                    return
+                seq -= line.record is not None and line.record.message is not None
+                if read % _LINES_A_STEP == _LINES_A_STEP - 1:
+                    yield
 
 
 async def search(

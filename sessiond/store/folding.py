@@ -18,20 +18,27 @@ from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.lax import whole_ms
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
+from sessiond.store.joining import ForwardJoiner
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line, WrittenBytes
 
+# Each part of a message gives all of it again: in one step at most so many bytes.
+_MAX_JOINED_BYTES = 2 * 2**20
 # At most so many lines without effect are reported one by one.
 _NAMED = 5
 
 
 class FoldedLine(msgspec.Struct, frozen=True):
-    """One line and the entry after it, with the number of messages and the checksum there."""
+    """One line and the entry after it, with the number of messages and the checksum there.
+
+    `part_of` is the number of the message to which the line adds a part, and which `line` then has as a whole; else 0.
+    """
 
     line: Line
     entry: Entry
     seq: int
     check: int
+    part_of: int = 0
 
 
 class OddLine(msgspec.Struct, frozen=True):
@@ -148,13 +155,16 @@ def advance_open(
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
     tail = Tail(start, record_limit, passed_to)
     steps: list[FoldedLine] = []
+    joined = _JoinedSteps(fd, entry, record_limit, dialect) if dialect.joins and collect else None
     odd = _Oddities()
     read_to = stat.st_size
     for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed, dialect=dialect):
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd, dialect=dialect)
-        if collect:
+        if joined is not None:
+            steps.append(joined.step(fd, line, entry))
+        elif collect:
             steps.append(FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
-        if max_bytes is not None and line.end - start >= max_bytes:
+        if max_bytes is not None and (line.end - start >= max_bytes or (joined is not None and joined.is_long)):
             read_to = line.end
             break
     more = read_to < stat.st_size
@@ -230,6 +240,28 @@ def begin_anew(entry: Entry, *, rewritten_at: int | None = None) -> Entry:
     source = entry.source
     empty = Entry(session_id=entry.session_id) if source is None else begin_foreign(source, entry.session_id)
     return replace(empty, file=FileFacts(had_messages=had, rewritten_at=moment))
+
+
+class _JoinedSteps:
+    """The steps of a dialect that joins lines. After many long messages the others have to wait for the next round."""
+
+    __slots__ = ("_joiner", "_message_bytes")
+
+    def __init__(self, fd: int, entry: Entry, record_limit: int, dialect: TranscriptDialect) -> None:
+        opened = entry.source.opened if entry.source is not None else None
+        place, count = entry.file.folded_to, entry.message_count
+        self._joiner = ForwardJoiner(fd, record_limit, dialect, place=place, count=count, opened=opened, is_known=True)
+        self._message_bytes = 0
+
+    @property
+    def is_long(self) -> bool:
+        return self._message_bytes >= _MAX_JOINED_BYTES
+
+    def step(self, fd: int, line: Line, entry: Entry) -> FoldedLine:
+        line, part_of = self._joiner.join(line)
+        if part_of and line.record is not None:
+            self._message_bytes += len(line.record.message or b"")
+        return FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end), part_of)
 
 
 class _Oddities:

@@ -13,6 +13,7 @@ import msgspec
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import Record
 from sessiond.store import transcript
+from sessiond.store.joining import read_joined_backwards
 from sessiond.store.transcript import Line
 
 # 200 messages of ordinary size.
@@ -57,14 +58,19 @@ def page_backwards(
     dialect: TranscriptDialect,
     noted: Callable[[Record], bool] | None = None,
     clean: bool = False,
+    stop: int = 0,
     block: int = BLOCK,
 ) -> MessagePage:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 
     `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
     over `max_bytes` takes none of them: the reader puts something small in its place. `clean` says that the fold found
-    no bad line before `end`: then lines are decoded by the block, which takes half the time.
+    no bad line before `end`: then lines are decoded by the block, which takes half the time. Parts up to `stop` of a
+    message that begins before `end` belong to it.
     """
+    if dialect.joins:
+        lines = read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=max(end, stop))
+        return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
     if clean and noted is None:
         try:
             lines = _read_clean_backwards(fd, end, record_limit, block, dialect)

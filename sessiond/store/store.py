@@ -218,7 +218,7 @@ class SessionStore:
         them that match `noted`.
         """
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
-        clean = session.entry.corrupt_records == 0
+        clean, stop = session.entry.corrupt_records == 0, session.entry.file.folded_to
 
         def read(fd: int) -> MessagePage:
             # The cursor may be from before a rewrite of the file, and point into a line.
@@ -235,6 +235,7 @@ class SessionStore:
                 record_limit=self.record_limit,
                 clean=clean,
                 dialect=session.dialect,
+                stop=stop,
             )
             return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from support.followed_store import followed_store, header, line, sees_changes
 
-from sessiond.events import replay
+from sessiond.events import replay_page
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, MessageEvent, ResyncEvent
 
@@ -36,6 +36,7 @@ async def test_a_replay_from_the_start_gives_every_message_with_its_seq_and_curs
             b'{"role":"user","content":"two"}',
             first.end_offset,
             facts.folded_to,
+            messages_before=1,
         )
         assert (first.seq, parts.store.position(session, first.cursor).offset) == (1, first.end_offset)
 
@@ -54,7 +55,7 @@ async def test_a_replay_from_a_cursor_gives_only_later_messages(tmp_path: Path) 
 
 async def test_messages_appended_during_a_replay_arrive_once_and_in_order(tmp_path: Path) -> None:
     async with followed_store(tmp_path) as parts:
-        texts = [str(number) for number in range(replay.PAGE_LINES * 3)]
+        texts = [str(number) for number in range(replay_page.PAGE_LINES * 3)]
         await parts.create(KEY, *texts)
         _, reader = parts.follow(KEY, place=parts.first_position(KEY))
         for number in range(30):
@@ -106,15 +107,15 @@ async def test_after_an_overflow_events_are_live_again(tmp_path: Path) -> None:
 
 async def test_a_long_replay_of_one_session_does_not_delay_another(tmp_path: Path) -> None:
     async with followed_store(tmp_path) as parts:
-        await parts.create(KEY, *map(str, range(replay.PAGE_LINES * 4)))
+        await parts.create(KEY, *map(str, range(replay_page.PAGE_LINES * 4)))
         await parts.create("agent:main:b")
         subscription, reader = parts.follow(KEY, "agent:main:b", limit=100)
         subscription.start_lag(KEY, parts.first_position(KEY))
         reader.stop(room_for=10)
         await parts.say("agent:main:b", "meanwhile")
         reader.go_on()
-        await reader.wait_for_text(str(replay.PAGE_LINES * 4 - 1))
-        assert reader.texts.index("meanwhile") <= replay.PAGE_LINES
+        await reader.wait_for_text(str(replay_page.PAGE_LINES * 4 - 1))
+        assert reader.texts.index("meanwhile") <= replay_page.PAGE_LINES
 
 
 async def test_a_slow_reader_gets_the_remaining_messages_before_the_reset(tmp_path: Path) -> None:

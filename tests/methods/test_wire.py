@@ -33,7 +33,7 @@ class Client:
 
 
 def message_event(message: bytes = MESSAGE) -> MessageEvent:
-    return MessageEvent(KEY, "s", "m1", 1, "c1", message, 0, 100)
+    return MessageEvent(KEY, "s", "m1", 1, "c1", message, 0, 100, 0)
 
 
 async def test_a_frame_is_encoded_once_for_all_clients_that_get_the_same_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ KEY, OTHER = "agent:main:a", "agent:main:b"
 
 def message_event(seq: int, key: str = KEY, session_id: str = "s", text: bytes | None = None) -> MessageEvent:
     body = text if text is not None else b'{"role":"user","content":"%d"}' % seq
-    return MessageEvent(key, session_id, f"m{seq}", seq, f"c{seq}", body, 100 * seq, 100 * seq + 100)
+    return MessageEvent(key, session_id, f"m{seq}", seq, f"c{seq}", body, 100 * seq, 100 * seq + 100, seq - 1)
 
 
 def changed_event(seq: int, key: str = KEY, *, deleted: bool = False) -> ChangedEvent:
