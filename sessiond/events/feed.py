@@ -13,14 +13,12 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.events.bus import EventBus
-from sessiond.events.changes import change_of, changed_event, end_place_of
 from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.events.folders import Folders
-from sessiond.events.replay import message_event
+from sessiond.events.publisher import Publisher
 from sessiond.events.subscription import FollowPlace
 from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
-from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store import folding, scan, transcript
 from sessiond.store.adoption import claim_to_restore, is_own_key, keep_origin
 from sessiond.store.catalog import Folder, Session
@@ -54,6 +52,8 @@ class TranscriptFeed:
     ) -> None:
         self._store, self._bus = store, bus
         self._on_lost, self._on_found = on_lost, on_found
+        self._publisher = Publisher(store, bus)
+        self.publish = self._publisher.publish_change
         self._folders = Folders(store, self)
         self.watch_early = self._folders.watch_early
         # Sessions with more to read than one step takes, and those whose rewritten file has no session key.
@@ -182,8 +182,8 @@ class TranscriptFeed:
         """The daemon created a session: publish it and its first records."""
         self.changed.set()
         self.publish(session, "create", "create")
-        self._switch_former_followers(session)
-        self._publish_records(session, steps)
+        self._publisher.switch_former_followers(session)
+        self._publisher.publish_records(session, steps)
         self._store.read_new(session)  # events of the watcher were ignored while it was being created
 
     def session_appeared(self, session: Session) -> None:
@@ -194,7 +194,7 @@ class TranscriptFeed:
             return
         rivals = self._store.catalog.superseded_sessions(session.key)
         self.publish(session, "reset" if rivals else "create", "found")
-        self._switch_followers(session)
+        self._publisher.switch_followers(session)
 
     def session_disappeared(self, session: Session, reason: str) -> None:
         """The file of a session was removed or moved. If an older session has its key now, that one is followed."""
@@ -245,50 +245,14 @@ class TranscriptFeed:
         if self._store.catalog.by_key.get(session.key) is session:
             self.publish(session, "patch", "refolded")
 
-    def publish(self, session: Session, phase: Phase, reason: str | None, *, deleted: bool = False) -> None:
-        """Publish a change of a session that is no record in its transcript, such as a reset."""
-        if not self._bus.has_follower(session.key):
-            return
-        entry = session.entry
-        # A follower of a new session has had nothing of it.
-        begins = phase in ("create", "reset")
-        event = ChangedEvent(
-            key=session.key,
-            session_id=session.session_id,
-            phase=phase,
-            reason=reason,
-            entry=None if deleted else entry,
-            end_offset=0 if begins else entry.file.folded_to,
-            seq=0 if begins else entry.message_count,
-            spawned_by=entry.spawned_by,
-        )
-        self._bus.publish(event)
-
     def session_replaced(self, session: Session) -> None:
         """A reset replaced the key's session by this one: publish it. Followers first read the old one to its end, even
         while it is moved to the archive, and then this one.
         """
         self.changed.set()
         self.publish(session, "reset", None)
-        self._switch_followers(session)
+        self._publisher.switch_followers(session)
         self._store.read_new(session)
-
-    def _switch_followers(self, session: Session) -> None:
-        """Let the key's followers read on in this session, which is new to them."""
-        rivals = self._store.catalog.superseded_sessions(session.key)
-        if not rivals:
-            self._switch_former_followers(session)
-            self._bus.switch_session(session.key, FollowPlace(session.session_id, 0, 0))
-            return
-        # The newest of them had the key until now; every follower has had, or will get, what was read of it.
-        self._bus.switch_session(session.key, end_place_of(rivals[-1]))
-        self._store.read_new(rivals[-1])
-
-    def _switch_former_followers(self, session: Session) -> None:
-        """Let followers of a deleted session that had the key before read that one to its end first."""
-        older = self._store.catalog.older(session.key)
-        place = end_place_of(older[-1]) if older else FollowPlace(session.session_id, 0, 0)
-        self._bus.switch_session(session.key, place, known_only=True)
 
     def _apply_advance(self, session: Session, got: Advance) -> None:
         entry = got.entry
@@ -313,7 +277,7 @@ class TranscriptFeed:
             self._store.catalog.replace(session, entry)
             # The last records of a deleted session are still published. Those of one that was reset, the pumps replay.
             if self._store.catalog.by_key.get(session.key, session) is session:
-                self._publish_records(session, got.steps)
+                self._publisher.publish_records(session, got.steps)
 
     def _apply_foreign(self, session: Session, got: Advance) -> None:
         # Its key is not in its lines, and nothing in it is adopted or restored.
@@ -321,7 +285,7 @@ class TranscriptFeed:
             self._handle_rewrite(session, got.entry)
         elif self._store.catalog.by_key.get(session.key) is session:
             self._store.catalog.replace(session, got.entry)
-            self._publish_records(session, got.steps)
+            self._publisher.publish_records(session, got.steps)
 
     def _handle_rewrite(self, session: Session, entry: Entry) -> None:
         """The file was rewritten in place, or replaced by another one under its name."""
@@ -368,20 +332,6 @@ class TranscriptFeed:
         else:
             self._handle_rewrite(session, replace(keep_origin(entry, session.entry), session_key=session.key))
         self._store.read_new(session)
-
-    def _publish_records(self, session: Session, steps: list[FoldedLine]) -> None:
-        if not self._bus.has_follower(session.key):
-            return
-        for step in steps:
-            record = step.line.record
-            if record is None:
-                continue
-            if record.message is not None:
-                self._bus.publish(
-                    message_event(self._store, session, step.line, step.seq, step.check, part_of=step.part_of)
-                )
-            if self._bus.watched and (change := change_of(record)) is not None:
-                self._bus.publish(changed_event(session, step, *change))
 
     async def _read_backlog(self) -> None:
         while True:
