@@ -4,7 +4,8 @@
 
 The answer depends on the last message only:
 - the result of a tool: `The command printed: <result>`
-- a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that)
+- a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that);
+  `RUN` on several lines: several calls in one answer
 - a text with `TELL <session key> <message>` in it: a call of the tool sessions_send, where the agent has it
 - a text with `CALL <tool> <JSON object>` in it: a call of that tool with these arguments
 - a text with `SLOWLY <seconds>` in it: the beginning of an answer, and the rest after that time
@@ -35,26 +36,25 @@ class Turn:
         self.send = next((name for name in tools if name.endswith("sessions_send")), None)
         self.last = texts[-1] if texts else ""
 
-    def command(self) -> str | None:
-        found = re.search(r"RUN (.+)", self.last)
-        return found[1].strip() if found and self.result is None and self.shell else None
-
-    def call(self) -> tuple[str, Json] | None:
-        """The tool to call, and its arguments."""
+    def calls(self) -> list[tuple[str, Json]]:
+        """The tools to call, and their arguments."""
+        if self.result is not None:
+            return []
         told = re.search(r"TELL (\S+) (.+)", self.last)
-        if told and self.result is None and self.send:
-            return self.send, {"sessionKey": told[1], "message": told[2].strip(), "timeoutSeconds": 20}
+        if told and self.send:
+            return [(self.send, {"sessionKey": told[1], "message": told[2].strip(), "timeoutSeconds": 20})]
         named = re.search(r"CALL (\S+) (\{.*\})", self.last)
-        if named and self.result is None:
-            return named[1], json.loads(named[2])
-        command = self.command()
-        if command is None or self.shell is None:
-            return None
-        if self.shell == "exec_command":
-            return self.shell, {"cmd": command}
-        if self.shell == "shell":
-            return self.shell, {"command": ["bash", "-lc", command]}
-        return self.shell, {"command": command, "description": "run it"}
+        if named:
+            return [(named[1], json.loads(named[2]))]
+        commands = [command.strip() for command in re.findall(r"RUN (.+)", self.last)]
+        return [self._shell_call(self.shell, command) for command in commands if self.shell is not None]
+
+    def _shell_call(self, name: str, command: str) -> tuple[str, Json]:
+        if name == "exec_command":
+            return name, {"cmd": command}
+        if name == "shell":
+            return name, {"command": ["bash", "-lc", command]}
+        return name, {"command": command, "description": "run it"}
 
     def hangs(self) -> bool:
         return "HANG" in self.last and self.result is None
@@ -101,18 +101,19 @@ def anthropic_events(turn: Turn, model: str, number: int) -> list[Json]:
         events.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas)
         events.append({"type": "content_block_stop", "index": index})
 
-    call = turn.call()
-    if call is not None:
-        name, given = call
+    calls = turn.calls()
+    if calls:
         thinking = [
             {"type": "thinking_delta", "thinking": "I shall run it."},
             {"type": "signature_delta", "signature": "c2ln"},
         ]
         block(0, {"type": "thinking", "thinking": "", "signature": ""}, thinking)
         block(1, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "Let me look."}])
-        arguments = json.dumps(given)
-        pieces = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:9], arguments[9:])]
-        block(2, {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": {}}, pieces)
+        for index, (name, given) in enumerate(calls, 2):
+            arguments = json.dumps(given)
+            pieces = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:9], arguments[9:])]
+            ident = f"toolu_{number}" if index == 2 else f"toolu_{number}_{index}"
+            block(index, {"type": "tool_use", "id": ident, "name": name, "input": {}}, pieces)
     else:
         text = turn.answer()
         half = len(text) // 2
@@ -123,7 +124,7 @@ def anthropic_events(turn: Turn, model: str, number: int) -> list[Json]:
         )
     if turn.hangs():
         return events[:3]
-    reason = "end_turn" if call is None else "tool_use"
+    reason = "tool_use" if calls else "end_turn"
     events.append(
         {
             "type": "message_delta",
@@ -155,10 +156,9 @@ def responses_turn(body: Json) -> Turn:
 
 def responses_events(turn: Turn, model: str, number: int) -> list[Json]:
     events: list[Json] = [{"type": "response.created", "response": {"id": f"resp_{number}", "model": model}}]
-    call = turn.call()
+    calls = turn.calls()
     item: Json
-    if call is not None:
-        name, arguments = call
+    if calls:
         thought = {
             "type": "reasoning",
             "id": f"rs_{number}",
@@ -167,17 +167,14 @@ def responses_events(turn: Turn, model: str, number: int) -> list[Json]:
         events.append(
             {"type": "response.output_item.done", "output_index": 0, "item": {**thought, "encrypted_content": "e"}}
         )
-        namespace, _, own = name.rpartition("/")
-        item = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": own}
-        if namespace:
-            item["namespace"] = namespace
-        events.append(
-            {
-                "type": "response.output_item.done",
-                "output_index": 1,
-                "item": {**item, "arguments": json.dumps(arguments)},
-            }
-        )
+        for index, (name, arguments) in enumerate(calls, 1):
+            namespace, _, own = name.rpartition("/")
+            ident = f"{number}" if index == 1 else f"{number}_{index}"
+            item = {"type": "function_call", "id": f"fc_{ident}", "call_id": f"call_{ident}", "name": own}
+            if namespace:
+                item["namespace"] = namespace
+            item["arguments"] = json.dumps(arguments)
+            events.append({"type": "response.output_item.done", "output_index": index, "item": item})
     else:
         text = turn.answer()
         item = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
@@ -223,12 +220,10 @@ def gemini_events(turn: Turn, model: str) -> list[Json]:
         candidate = {"index": 0, "content": {"role": "model", "parts": parts}, **more}
         return {"candidates": [candidate], "modelVersion": model, "usageMetadata": usage, "responseId": "r1"}
 
-    call = turn.call()
-    if call is not None:
-        return [
-            chunk([{"text": "I shall run it.", "thought": True}]),
-            chunk([{"functionCall": {"name": call[0], "args": call[1]}}], finishReason="STOP"),
-        ]
+    calls = turn.calls()
+    if calls:
+        parts: list[Json] = [{"functionCall": {"name": name, "args": given}} for name, given in calls]
+        return [chunk([{"text": "I shall run it.", "thought": True}]), chunk(parts, finishReason="STOP")]
     text = turn.answer()
     half = len(text) // 2
     events = [chunk([{"text": text[:half]}]), chunk([{"text": text[half:]}], finishReason="STOP")]
