@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
 from sessiond.model.lax import MAX_WHOLE, amount
-from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, LineFacts
+from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY, LineFacts
 from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.model.source_facts import OpenMessage, SourceFacts
 from sessiond.model.usage import Usage, cost_of
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_001
+FOREIGN_FOLD_VERSION = 1_000_002
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.
@@ -31,6 +31,9 @@ MAX_TITLE_CHARS = 200
 MAX_FIRST_WORDS_CHARS = 80
 _MAX_UNKNOWN_TYPES = 20
 _MAX_TYPE_CHARS = 64
+# Titles of lines that did not come yet. Files begin with those of all conversations that were open at the time.
+_MAX_TITLES_OF = 16
+_MAX_ID_CHARS = 128
 # Further text of a first message cannot be among its first words.
 _LOOKED_AT_CHARS = 64 * 1024
 _UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -63,9 +66,11 @@ def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> En
     stamp = record.timestamp_ms
     if record.message is not None:
         changes["updated_at"] = _newest(entry, stamp if stamp is not None else mtime_ms)
-        source, count = _fold_message(source, record, offset, entry.message_count)
+        source, count = _fold_message(entry, source, record, offset)
         if count != entry.message_count:
             changes["message_count"] = count
+    if record.id is not None:
+        source = _fold_id(source, record.id)
     if record.marker is not None:
         source = replace(source, markers=source.markers + 1)
     facts = record.facts
@@ -111,13 +116,14 @@ def _newest(entry: Entry, stamp: int) -> int:
     return max(entry.updated_at, stamp) if entry.message_count else stamp
 
 
-def _fold_message(source: SourceFacts, record: Record, offset: int, count: int) -> tuple[SourceFacts, int]:
+def _fold_message(entry: Entry, source: SourceFacts, record: Record, offset: int) -> tuple[SourceFacts, int]:
+    count = entry.message_count
     opened = open_after(source.opened, record, offset, count)
     if not is_later_part(source.opened, record, offset):
         count += 1
     if opened is not source.opened:
         source = replace(source, opened=opened)
-    if record.is_typed and source.title is None and source.found.parent is None:
+    if record.is_typed and source.title is None and entry.spawned_by is None:
         words = clean_title(text_of(record.message or b"", "\n"), MAX_FIRST_WORDS_CHARS)
         if words is not None:
             source = replace(source, title=words, title_rank=FIRST_WORDS)
@@ -135,19 +141,36 @@ def _fold_facts(
         changes["model"] = facts.model
     if facts.provider:
         changes["model_provider"] = facts.provider
-    if facts.usage is not None:
+    if facts.usage is not None and not (facts.usage_may_repeat and source.has_usage_records):
         source = _fold_usage(entry, source, facts.usage, facts.usage_id or record.message_id, changes)
+        if facts.usage_id is not None and not facts.usage_may_repeat and not source.has_usage_records:
+            source = replace(source, has_usage_records=True)
     cost = amount(facts.total_cost_usd)
     if cost is not None:
         changes["estimated_cost_usd"] = cost
-    title = clean_title(facts.title, MAX_TITLE_CHARS) if facts.title else None
-    if title is not None and (source.title is None or facts.title_rank >= source.title_rank):
-        source = replace(source, title=title, title_rank=facts.title_rank)
+    if facts.title:
+        source = _fold_title(source, facts.title, facts.title_rank, facts.title_of)
     if facts.forked_from and source.forked_from is None:
         source = replace(source, forked_from=facts.forked_from)
     if facts.unknown_type is not None:
         source = replace(source, unknown=_count_type(source.unknown, facts.unknown_type))
     return source
+
+
+def _fold_title(source: SourceFacts, text: str, rank: int, line_id: str | None) -> SourceFacts:
+    if line_id is not None and line_id != source.last_id:
+        kept = list(source.titles_of.items())[1 - _MAX_TITLES_OF :]
+        return replace(source, titles_of={**dict(kept), line_id[:_MAX_ID_CHARS]: text[:MAX_TITLE_CHARS]})
+    title = clean_title(text, MAX_TITLE_CHARS)
+    if title is None or (source.title is not None and rank < source.title_rank):
+        return source
+    return replace(source, title=title, title_rank=rank)
+
+
+def _fold_id(source: SourceFacts, line_id: str) -> SourceFacts:
+    source = replace(source, last_id=line_id[:_MAX_ID_CHARS])
+    title = source.titles_of.get(line_id)
+    return _fold_title(source, title, SUMMARY, None) if title is not None else source
 
 
 def _fold_usage(

@@ -17,6 +17,8 @@ class LineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `native_id`, `forked_from` and `spawned_by` are the program's ids of the session, of the one it was copied from, and
     of the one whose sub-agent it is. `usage` counts once under `usage_id`, however many lines repeat it; without a
     `usage_id` it counts once under the line's message id. `total_cost_usd` is what the session has cost so far.
+    A title with `title_of` counts only where a line with that id is in the file. Newer versions of a program may write
+    the usage of `usage_may_repeat` in a line of its own as well: it does not count behind usage without it.
     `unknown_type` is the type of a line that the dialect does not know.
     """
 
@@ -25,11 +27,13 @@ class LineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_ms: int | None = None
     title: str | None = None
     title_rank: int = FIRST_WORDS
+    title_of: str | None = None
     model: str | None = None
     provider: str | None = None
     forked_from: str | None = None
     spawned_by: str | None = None
     usage: Usage | None = None
     usage_id: str | None = None
+    usage_may_repeat: bool = False
     total_cost_usd: float | None = None
     unknown_type: str | None = None

@@ -34,8 +34,10 @@ class OpenMessage(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A session of the program `name` (`claude`, `codex`...). `forked_from` is a native id.
 
-    `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under `usage_id`.
-    `unknown` counts lines by types that the dialect does not know. `partial`: only the ends of the file were read.
+    `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under `usage_id`;
+    `has_usage_records`: what may be a repetition of usage does not count any more. `titles_of` are titles that count
+    when a line with that id comes, `last_id` is the id of the newest line with one. `unknown` counts lines by types
+    that the dialect does not know. `partial`: only the ends of the file were read.
     """
 
     name: str
@@ -46,6 +48,9 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     opened: OpenMessage | None = None
     usage_id: str | None = None
     usage: Usage | None = None
+    has_usage_records: bool = False
+    last_id: str | None = None
+    titles_of: dict[str, str] = {}
     unknown: dict[str, Count] = {}
     markers: Count = 0
     partial: bool = False

@@ -21,6 +21,20 @@ _MESSAGE = {"role": "user", "content": "words"}
 _HEAD = {"id": "a", "parentId": None, "timestamp": "2026-01-01T00:00:00.000Z"}
 _USAGE = {"input": 1, "output": 2}
 _RUN = {"runId": "r", "status": "accepted", "at": 1}
+_STAMP = {"timestamp": "2026-01-01T00:00:00.000Z"}
+_CLAUDE = {**_STAMP, "uuid": "u", "sessionId": "s", "cwd": "/", "isSidechain": False, "isMeta": False}
+_TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "done", "is_error": False}
+_CLAUDE_ANSWER = {
+    "id": "m",
+    "model": "claude",
+    "content": [{"type": "text", "text": "words"}, {"type": "tool_use", "id": "t", "name": "Bash", "input": {"a": 1}}],
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 1, "output_tokens": 2},
+}
+_TOKENS = {"input_tokens": 3, "cached_input_tokens": 1, "output_tokens": 2, "total_tokens": 5}
+_TOKEN_INFO = {"total_token_usage": _TOKENS, "last_token_usage": _TOKENS}
+_INPUT_TEXT = {"type": "input_text", "text": "words"}
+_CODEX_META = {**_STAMP, "id": "s", "cwd": "/", "forked_from_id": "s0", "source": {"subagent": "review"}}
 
 # Lines as the program writes them, by dialect.
 LINES: dict[str, list[dict[str, Any]]] = {
@@ -32,6 +46,37 @@ LINES: dict[str, list[dict[str, Any]]] = {
         {"type": "message", **_HEAD, "message": "no object"},
         {"type": "custom", **_HEAD, "customType": "sessiond/run", "data": _RUN},
         {"type": "model_change", **_HEAD, "modelId": "m"},
+    ],
+    "claude": [
+        {"type": "user", **_CLAUDE, "message": _MESSAGE},
+        {"type": "user", **_CLAUDE, "message": {"role": "user", "content": [_TOOL_RESULT, _TOOL_RESULT]}},
+        {"type": "assistant", **_CLAUDE, "isSidechain": True, "agentId": "b", "message": _CLAUDE_ANSWER},
+        {"type": "assistant", **_CLAUDE, "requestSessionId": "s0", "message": _CLAUDE_ANSWER},
+        {"type": "attachment", **_CLAUDE, "attachment": {"type": "queued_command", "prompt": "more"}},
+        {"type": "system", **_CLAUDE, "subtype": "compact_boundary"},
+        {"type": "custom-title", "customTitle": "t"},
+        {"type": "ai-title", "aiTitle": "t"},
+        {"type": "agent-name", "agentName": "t"},
+        {"type": "summary", "summary": "t", "leafUuid": "u"},
+        {"type": "cost-state", "totalCostUSD": 0.25},
+        {"type": "api-request", "params": {}},
+        {"type": "dream", "sessionId": "s"},
+    ],
+    "codex": [
+        {"type": "session_meta", **_STAMP, "payload": _CODEX_META},
+        {"type": "turn_context", **_STAMP, "payload": {"cwd": "/", "model": "m"}},
+        {"type": "response_item", **_STAMP, "payload": {"type": "message", "role": "user", "content": [_INPUT_TEXT]}},
+        {"type": "response_item", **_STAMP, "payload": {"type": "reasoning", "id": "i", "summary": [_INPUT_TEXT]}},
+        {"type": "response_item", **_STAMP, "payload": {"type": "function_call", "call_id": "c", "arguments": "{}"}},
+        {"type": "response_item", **_STAMP, "payload": {"type": "function_call_output", "call_id": "c", "output": "o"}},
+        {"type": "event_msg", **_STAMP, "payload": {"type": "token_count", "info": _TOKEN_INFO}},
+        {"type": "event_msg", **_STAMP, "payload": {"type": "thread_name_updated", "thread_name": "t"}},
+        {"type": "token_usage_record", **_STAMP, "payload": {"usage": _TOKENS, "response_id": "r"}},
+        {"type": "compacted", **_STAMP, "payload": {"message": "m"}},
+        {"type": "message", "role": "assistant", "id": "i", "content": [_INPUT_TEXT]},
+        {"id": "s", **_STAMP, "instructions": None},
+        {"record_type": "state"},
+        {"type": "dream", **_STAMP, "payload": {}},
     ],
     "pi": [
         {"type": "session", "version": 3, "id": "s", "cwd": "/", "parentSession": "/s/1_x.jsonl"},

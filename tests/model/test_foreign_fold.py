@@ -24,6 +24,10 @@ def says(**facts: object) -> Record:
     return Record("any", b"{}", facts=LineFacts(**facts))  # type: ignore[arg-type]
 
 
+def with_id(line_id: str) -> Record:
+    return Record("any", b"{}", line_id)
+
+
 NOTHING_FOUND = FoundFacts()
 
 
@@ -154,3 +158,42 @@ def test_a_title_has_one_line_without_control_characters(text):
     title = clean_title(text, 80)
     assert title is None or (0 < len(title) <= 80 and title == title.strip())
     assert title is None or not any(char in title for char in "\n\r\t\x07\u202e\u2066\x85")
+
+
+@pytest.mark.parametrize(
+    ("records", "title"),
+    [
+        ([says(title="s", title_rank=SUMMARY, title_of="u1"), with_id("u1")], "s"),
+        ([with_id("u1"), says(title="s", title_rank=SUMMARY, title_of="u1")], "s"),
+        ([says(title="s", title_rank=SUMMARY, title_of="u1"), with_id("u2")], None),
+        (
+            [says(title="given", title_rank=GIVEN), says(title="s", title_rank=SUMMARY, title_of="u"), with_id("u")],
+            "given",
+        ),
+        ([*(says(title=str(n), title_rank=SUMMARY, title_of=str(n)) for n in range(16)), with_id("0")], "0"),
+        ([*(says(title=str(n), title_rank=SUMMARY, title_of=str(n)) for n in range(17)), with_id("0")], None),
+    ],
+)
+def test_a_title_of_a_line_counts_only_where_that_line_is_in_the_file(records, title):
+    source = fold_all(*records).source
+    assert source is not None and source.title == title
+
+
+def test_usage_that_may_repeat_does_not_count_behind_usage_in_a_line_of_its_own():
+    one = Usage(10, 1, 0, 0, 11)
+    old = [
+        says(usage=one, usage_id="total:11", usage_may_repeat=True),
+        says(usage=one, usage_id="total:11", usage_may_repeat=True),
+        says(usage=one, usage_id="total:22", usage_may_repeat=True),
+    ]
+    assert fold_all(*old).input_tokens == 20
+    new = [says(usage=one, usage_id="r1"), says(usage=one, usage_id="total:33", usage_may_repeat=True)]
+    assert fold_all(*new).input_tokens == 10
+    assert fold_all(*old, *new, *new[1:]).input_tokens == 30
+
+
+def test_the_first_words_to_a_subagent_are_no_title_whoever_says_that_it_is_one():
+    typed = message("user", is_typed=True)
+    for entry in (fold_all(typed, found=FoundFacts(parent="p")), fold_all(says(spawned_by="p"), typed)):
+        assert entry.source is not None and entry.source.title is None
+        assert entry.spawned_by == "claude:p"

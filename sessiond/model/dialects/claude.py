@@ -1,0 +1,265 @@
+"""The dialect of Claude Code. Nine tenths of its files are bookkeeping, of which only the type is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from sessiond.model.dialects.claude_content import (
+    assistant_blocks,
+    is_typed,
+    stop_reason,
+    tool_results,
+    usage_of,
+    user_content,
+)
+from sessiond.model.dialects.foreign_line import (
+    ABSENT,
+    JsonObject,
+    Service,
+    assistant_message,
+    iso_or_none,
+    known_text,
+    message_bytes,
+    open_line,
+    open_part,
+    text_in,
+)
+from sessiond.model.dialects.generic import foreign_dialect
+from sessiond.model.line_facts import CHOSEN, GIVEN, SUMMARY, LineFacts
+from sessiond.model.record import Record
+from sessiond.model.usage import Usage
+
+# The types of lines that say nothing about the conversation. Any other is counted and shown by `doctor`.
+_BOOKKEEPING = frozenset(
+    {
+        *("agent-color", "agent-setting", "api-request", "api-request-blob", "api-request-shape", "atis-latch"),
+        *("attachment", "bridge-session", "content-replacement", "continued-in", "file-history-delta"),
+        *("file-history-snapshot", "fork-context-ref", "frame-link", "isolation-latch", "last-prompt", "mode"),
+        *("permission-mode", "pr-link", "progress", "queue-operation", "relocated", "result", "session-owner"),
+        *("speculation-accept", "started", "tag", "tombstone", "tools-used", "worktree-state"),
+    }
+)
+# The model in messages that the program wrote itself, as for errors of the service.
+_SYNTHETIC = "<synthetic>"
+_SERVICE = Service("anthropic-messages", "anthropic")
+_QUEUED = b'"queued_command"'
+
+
+class _LineType(msgspec.Struct, frozen=True, gc=False):
+    type: object = None
+
+
+class _Attachment(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    type: object = None
+    prompt: msgspec.Raw = ABSENT
+    command_mode: msgspec.Raw = ABSENT
+
+
+class _ForkedFrom(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    session_id: object = None
+
+
+class _ClaudeLine(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    # Raw where a value of another type would be large or deep, `object` elsewhere: neither spoils the whole line.
+    uuid: msgspec.Raw = ABSENT
+    timestamp: msgspec.Raw = ABSENT
+    cwd: msgspec.Raw = ABSENT
+    session_id: msgspec.Raw = ABSENT
+    agent_id: msgspec.Raw = ABSENT
+    is_sidechain: msgspec.Raw = ABSENT
+    is_meta: msgspec.Raw = ABSENT
+    is_compact_summary: msgspec.Raw = ABSENT
+    is_visible_in_transcript_only: msgspec.Raw = ABSENT
+    is_api_error_message: msgspec.Raw = ABSENT
+    is_aborted_mid_stream: msgspec.Raw = ABSENT
+    request_id: msgspec.Raw = ABSENT
+    request_session_id: msgspec.Raw = ABSENT
+    forked_from: msgspec.Raw = ABSENT
+    attachment: msgspec.Raw = ABSENT
+    subtype: msgspec.Raw = ABSENT
+    message: msgspec.Raw = ABSENT
+    custom_title: msgspec.Raw = ABSENT
+    ai_title: msgspec.Raw = ABSENT
+    agent_name: msgspec.Raw = ABSENT
+    summary: msgspec.Raw = ABSENT
+    leaf_uuid: msgspec.Raw = ABSENT
+    total_cost: msgspec.Raw = msgspec.field(default=ABSENT, name="totalCostUSD")
+
+
+class _ClaudeMessage(msgspec.Struct, frozen=True, gc=False):
+    id: msgspec.Raw = ABSENT
+    model: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    stop_reason: msgspec.Raw = ABSENT
+    usage: msgspec.Raw = ABSENT
+
+
+_decode_type = msgspec.json.Decoder(_LineType).decode
+_decode_attachment = msgspec.json.Decoder(_Attachment).decode
+_decode_line = msgspec.json.Decoder(_ClaudeLine).decode
+_decode_message = msgspec.json.Decoder(_ClaudeMessage).decode
+_decode_fork = msgspec.json.Decoder(_ForkedFrom).decode
+_decode_number = msgspec.json.Decoder(float).decode
+
+
+def parse(line: bytes) -> Record:
+    """The record in a line (without newline). Raises BadLine where it is no JSON object."""
+    kind = open_line(_decode_type, line).type
+    if not isinstance(kind, str):
+        return Record("", line, facts=LineFacts(unknown_type=""))
+    # Few attachments are messages, and most are large.
+    if kind in _BOOKKEEPING and (kind != "attachment" or _QUEUED not in line):
+        return Record(kind, line)
+    read = _READERS.get(kind)
+    if read is None:
+        return Record(kind, line, facts=LineFacts(unknown_type=kind))
+    return read(kind, open_line(_decode_line, line), line)
+
+
+def _session_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
+    return Record(kind, line, facts=_session_facts(kind, opened))
+
+
+def _session_facts(kind: str, opened: _ClaudeLine) -> LineFacts | None:
+    match kind:
+        case "custom-title":
+            return LineFacts(title=text_in(opened.custom_title), title_rank=GIVEN)
+        case "cost-state":
+            return LineFacts(total_cost_usd=open_part(_decode_number, opened.total_cost))
+        case "summary":
+            leaf = known_text(text_in(opened.leaf_uuid))
+            return LineFacts(title=text_in(opened.summary), title_rank=SUMMARY, title_of=leaf) if leaf else None
+    # In a team of agents the name of one is its leader's choice, otherwise it repeats the title that a person gave.
+    title = opened.ai_title if kind == "ai-title" else opened.agent_name
+    return LineFacts(title=text_in(title), title_rank=CHOSEN)
+
+
+def _system_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
+    is_boundary = text_in(opened.subtype) == "compact_boundary" and not _is_left_out(opened)
+    return _plain_record(kind, opened, line, marker="compaction" if is_boundary else None)
+
+
+def _attachment_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
+    """What a person typed while the agent was at work is written as an attachment."""
+    queued = open_part(_decode_attachment, opened.attachment)
+    if queued is None or queued.type != "queued_command" or text_in(queued.command_mode) not in (None, "prompt"):
+        return _plain_record(kind, opened, line)
+    return _said_record(kind, opened, queued.prompt, line)
+
+
+def _user_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
+    message = open_part(_decode_message, opened.message)
+    if message is None:
+        return _plain_record(kind, opened, line)
+    results = None if _is_left_out(opened) else tool_results(message.content)
+    if results is None:
+        return _said_record(kind, opened, message.content, line)
+    ours: JsonObject = {
+        "role": "toolResult",
+        "toolCallId": results.call_ids[0],
+        "toolName": "",  # known only from the line with the call
+        "content": results.content,
+        "isError": results.is_error,
+    }
+    if len(results.call_ids) > 1:
+        ours["details"] = {"toolCallIds": results.call_ids}
+    return _plain_record(kind, opened, line, message=ours, facts=_line_facts(opened))
+
+
+def _said_record(kind: str, opened: _ClaudeLine, content: msgspec.Raw, line: bytes) -> Record:
+    said = None if _is_left_out(opened) else user_content(content)
+    if said is None:
+        return _plain_record(kind, opened, line)
+    typed = not _is_true(opened.is_sidechain) and is_typed(said)
+    message: JsonObject = {"role": "user", "content": said}
+    return _plain_record(kind, opened, line, message=message, facts=_line_facts(opened), is_typed=typed)
+
+
+def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
+    message = open_part(_decode_message, opened.message)
+    if message is None or _is_left_out(opened):
+        return _plain_record(kind, opened, line)
+    model = known_text(text_in(message.model))
+    if model == _SYNTHETIC:
+        model, usage = None, None
+    else:
+        usage = usage_of(message.usage)
+    blocks = assistant_blocks(message.content)
+    reason = stop_reason(text_in(message.stop_reason), blocks)
+    if _is_true(opened.is_aborted_mid_stream):
+        reason = "aborted"
+    elif _is_true(opened.is_api_error_message):
+        reason = "error"
+    return _plain_record(
+        kind,
+        opened,
+        line,
+        message=assistant_message(_SERVICE, blocks, reason, model, usage) if blocks else None,
+        message_id=known_text(text_in(message.id)) or known_text(text_in(opened.request_id)),
+        facts=_line_facts(opened, model, usage),
+    )
+
+
+def _plain_record(
+    kind: str, opened: _ClaudeLine, line: bytes, message: JsonObject | None = None, **fields: Any
+) -> Record:
+    stamp = iso_or_none(text_in(opened.timestamp))
+    return Record(
+        kind,
+        line,
+        text_in(opened.uuid),
+        stamp,
+        role=message["role"] if message is not None else None,
+        message=message_bytes(message, stamp) if message is not None else None,
+        **fields,
+    )
+
+
+def _line_facts(opened: _ClaudeLine, model: str | None = None, usage: Usage | None = None) -> LineFacts:
+    native = known_text(text_in(opened.session_id))
+    agent = known_text(text_in(opened.agent_id)) if _is_true(opened.is_sidechain) else None
+    copied_from = None
+    if agent is None:
+        # Lines that a fork copied say whose request they were.
+        forked = open_part(_decode_fork, opened.forked_from)
+        copied_from = known_text(text_in(opened.request_session_id) or (forked.session_id if forked else None))
+    return LineFacts(
+        native_id=native if agent is None else f"agent-{agent}",
+        cwd=known_text(text_in(opened.cwd)),
+        model=model,
+        provider=_SERVICE.provider if model is not None else None,
+        forked_from=copied_from if copied_from != native else None,
+        spawned_by=native if agent is not None else None,
+        usage=usage,
+    )
+
+
+def _is_left_out(opened: _ClaudeLine) -> bool:
+    """Whether a line is no part of the conversation. Sub-agents have files of their own, where each line names the
+    agent; once their lines stood among their parent's, without a name.
+    """
+    if _is_true(opened.is_sidechain) and not text_in(opened.agent_id):
+        return True
+    return (
+        _is_true(opened.is_meta)
+        or _is_true(opened.is_compact_summary)
+        or _is_true(opened.is_visible_in_transcript_only)
+    )
+
+
+def _is_true(part: msgspec.Raw) -> bool:
+    return bytes(part) == b"true"
+
+
+_READERS: dict[str, Callable[[str, _ClaudeLine, bytes], Record]] = {
+    "user": _user_record,
+    "assistant": _assistant_record,
+    "attachment": _attachment_record,
+    "system": _system_record,
+    **dict.fromkeys(("custom-title", "ai-title", "agent-name", "summary", "cost-state"), _session_record),
+}
+
+DIALECT = foreign_dialect("claude", parse, joins=True)
