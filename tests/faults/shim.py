@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import enum
 import errno
+import functools
 import mmap
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,12 +103,24 @@ class _Fields(ctypes.Structure):
 
 def compile_shim(folder: Path) -> Path | None:
     """The shared object, created in `folder`; None without gcc or if the shim does not compile on this machine."""
+    compiled = _compiled_shim()
+    if compiled is None:
+        return None
     made = folder / "shim.so"
+    made.write_bytes(compiled)
+    return made
+
+
+@functools.cache
+def _compiled_shim() -> bytes | None:
+    """Compiled once for all tests of this process: gcc takes longer than most of them."""
     if shutil.which("gcc") is None:
         return None
-    command = ["gcc", "-Wall", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-lpthread"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    return made if done.returncode == 0 else None
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "shim.so")
+        command = ["gcc", "-Wall", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-lpthread"]
+        done = subprocess.run(command, capture_output=True, check=False)
+        return made.read_bytes() if done.returncode == 0 else None
 
 
 class Control:
