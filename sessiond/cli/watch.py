@@ -10,7 +10,7 @@ from sessiond.cli.frame.run_ends import MissedRunEnds, is_run_end
 from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
-from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, moment_of, short
+from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, TOOL_ROLES, moment_of, short
 from sessiond.cli.terminal.output import json_line
 from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen_of
 from sessiond.cli.terminal.times import clock, duration, now_ms
@@ -70,6 +70,27 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
     return on.paint(head[: len(when)], "dim") + head[len(when) : who_at] + on.paint(head[who_at:], style) + text
 
 
+class GrowingMessages:
+    """How much was shown of the newest answer in each session, to which its program may add more."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, tuple[object, int]] = {}  # sessionKey -> messageId, number of blocks
+
+    def take_new(self, event: Event) -> Event | None:
+        """The event with what was not shown yet of its message; None if everything was."""
+        message = event.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        if event.name != "session.message" or not isinstance(content, list) or message.get("role") in TOOL_ROLES:
+            return event
+        key, message_id = str(event.get("sessionKey")), event.get("messageId")
+        had_id, had = self._shown.get(key, (None, 0))
+        self._shown[key] = (message_id, len(content))
+        if message_id is None or message_id != had_id or len(content) < had:
+            return event
+        new = content[had:]
+        return Event(event.name, {**event.params, "message": {**message, "content": new}}) if new else None
+
+
 def _head(when: str, key: str, who: str, on: Screen) -> str:
     # Without a terminal the key is not shortened.
     room = WIDE_KEY_WIDTH if on.width is not None and on.width >= WIDE else KEY_WIDTH
@@ -107,12 +128,14 @@ def run(args: Args) -> None:
     on = screen_of()
     live = LiveLine(on)
     known: dict[str, dict[str, Any]] = {}
+    growing = GrowingMessages()
 
     def show(event: Event) -> None:
         if event.name == "session.delta":
             live.take(event, _head(clock(now_ms(), now_ms()), one_line(str(event["sessionKey"])), "writing", on))
             return
-        shown = line(event, now_ms(), on, known)
+        new = growing.take_new(event)
+        shown = line(new, now_ms(), on, known) if new is not None else None
         if shown is not None:
             live.clear(forget=event.name == "session.message" or is_run_end(event))
             sys.stdout.write(shown + "\n")
@@ -144,7 +167,8 @@ COMMAND = Command(
     "Follow everything that happens, in one session or in all of them.",
     run=run,
     description="Goes on by itself when the daemon restarts, and then shows what was missed first. On a terminal the "
-    "last line shows what is being written. With --json every event is one line, deltas of running replies included.",
+    "last line shows what is being written. With --json every event is one line, deltas of running replies included; a "
+    "message that its program writes in parts comes with each of them, whole, under the same messageId.",
     arguments=(Argument("key", "Only this session.", required=False, complete="key"),),
     options=(
         Option("--after", "Begin after this cursor of the session, not now.", metavar="CURSOR"),

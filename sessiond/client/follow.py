@@ -26,6 +26,8 @@ class FollowState:
     No message appended after the subscription was confirmed is missed or delivered twice, however often the connection
     is lost: the daemon replays each session from the last cursor, even one from before a reset, and sends
     `session.resync` where it cannot. With all sessions, the cursors of the list say which of them have to be replayed.
+    A message that another program writes in parts is delivered with each of them, whole, under the same `messageId` and
+    `seq`: what came before under that id is to be replaced.
 
     `with_changes`: deliver `sessions.changed` for a single session too; the daemon sends it for all sessions or none.
     """
@@ -35,7 +37,8 @@ class FollowState:
         self.cursor = cursor
         self._with_changes = with_changes
         self._confirmed = False
-        self._last_seen: dict[str, tuple[str, int]] = {}  # sessionKey -> (sessionId, seq) of its last message
+        # sessionKey -> sessionId, the highest seq, and the offset behind what was delivered last
+        self._last_seen: dict[str, tuple[str, int, int]] = {}
         self._cursors: dict[str, str] = {}  # sessionKey -> the cursor up to which all messages were delivered
         self._names: dict[str, str] = {}  # key in the list (`main`) -> key in events
         self._replaying: set[str] = set()  # sessions whose replay has not begun: live messages are replayed too
@@ -52,15 +55,19 @@ class FollowState:
         if self._with_changes and self.key is not None and key != self.key:
             return False
         if event.name == "session.message":
-            session_id, seq = event.get("sessionId"), event.get("seq")
-            had_id, had_seq = self._last_seen.get(key, ("", 0))
+            session_id, seq, offset = event.get("sessionId"), event.get("seq"), _offset_of(event.get("cursor"))
+            had_id, had_seq, had_offset = self._last_seen.get(key, ("", 0, 0))
+            is_known = session_id == had_id and seq <= had_seq
+            has_grown = is_known and offset > had_offset
             if key in self._replaying:
+                if has_grown:
+                    return True  # perhaps live, so what lies before it may still be replayed
                 if had_id not in ("", session_id) or seq != had_seq + 1:
                     return False
                 self._replaying.discard(key)
-            elif session_id == had_id and seq <= had_seq:
+            elif is_known and not has_grown:
                 return False
-            self._last_seen[key] = (session_id, seq)
+            self._last_seen[key] = (session_id, max(seq, had_seq) if session_id == had_id else seq, offset)
             self._note_cursor(key, event)
         elif event.name == "session.resync":
             if event.get("reason") != "lagged":  # the file has another content now, all of which is new
@@ -130,12 +137,12 @@ class FollowState:
         key, cursor = self._names.get(row["key"], row["key"]), row.get("cursor")
         if cursor is not None and key not in self._cursors:
             self._cursors[key] = cursor
-            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0)
+            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0), _offset_of(cursor)
 
     def _resume(self, name: str, key: str) -> Plan:
         """Let the daemon replay the missed messages of a session, as events on this connection."""
         events: list[Event] = []
-        self._last_seen.setdefault(key, ("", 0))
+        self._last_seen.setdefault(key, ("", 0, 0))
         self._replaying.add(key)
         try:
             yield ("sessions.messages.subscribe", {"key": name, "cursor": self._cursors.get(key, START)})
@@ -146,7 +153,7 @@ class FollowState:
             if error.slug != "invalid_params":
                 raise
             answer = yield ("sessions.messages.subscribe", {"key": name, "cursor": START})
-            self._last_seen[key] = ("", 0)
+            self._last_seen[key] = ("", 0, 0)
             self._cursors[key] = answer["cursor"]
             events = [_reset_event(key, answer["cursor"])]
         # It is followed together with all others; this subscription was for the replay only.
@@ -175,6 +182,12 @@ class FollowState:
         name: str = answer["key"]
         yield ("sessions.messages.unsubscribe", {"key": short})
         return name
+
+
+def _offset_of(cursor: object) -> int:
+    """The place of a cursor in its file; -1 for one of another form."""
+    digits = cursor.partition("-")[0] if isinstance(cursor, str) else ""
+    return int(digits) if digits.isascii() and digits.isdigit() else -1
 
 
 def _reset_event(key: str, cursor: str) -> Event:

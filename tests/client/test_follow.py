@@ -299,3 +299,44 @@ def test_a_caller_with_the_scope_list_only_resumes_without_an_error() -> None:
     with pytest.raises(StopIteration) as end:
         plan.throw(RpcError(-32003, "forbidden", "scope read is needed"))
     assert end.value.value == []
+
+
+def growing(offset: int, seq: int, message_id: str, text: str, session_id: str = "s") -> Event:
+    cursor = f"{offset}-{seq}-{'0' * 20}"
+    message = {"role": "assistant", "content": text}
+    params = {"sessionKey": "c", "sessionId": session_id, "messageId": message_id, "seq": seq, "cursor": cursor}
+    return Event("session.message", {**params, "message": message})
+
+
+def test_a_message_that_grows_is_delivered_with_each_part_and_no_event_twice() -> None:
+    follow = FollowState("c", None)
+    events = [growing(10, 1, "u", "go"), growing(20, 2, "m", "a"), growing(30, 3, "r", "result")]
+    events += [growing(40, 2, "m", "ab"), growing(40, 2, "m", "ab"), growing(30, 3, "r", "result")]
+    events += [growing(50, 2, "m", "abc"), growing(60, 4, "n", "on"), growing(50, 2, "m", "abc")]
+    assert texts_of(list(filter(follow.take, events))) == ["go", "a", "result", "ab", "abc", "on"]
+    assert follow.cursor == events[7]["cursor"]
+
+
+def test_a_message_that_grows_after_its_row_was_listed_is_delivered() -> None:
+    follow = FollowState(None, None)
+    follow._note_row({"key": "agent:c", "sessionId": "s", "messageCount": 2, "cursor": f"20-2-{'0' * 20}"})
+    for event, delivered in ((growing(20, 2, "m", "a"), False), (growing(30, 2, "m", "ab"), True)):
+        event.params["sessionKey"] = "agent:c"
+        assert follow.take(event) is delivered
+
+
+def test_a_live_part_does_not_hide_what_a_replay_still_brings() -> None:
+    follow = FollowState(None, None)
+    follow._last_seen["c"] = ("s", 2, 20)
+    follow._replaying.add("c")
+    events = [growing(60, 2, "m", "abc"), growing(70, 4, "n", "live"), growing(30, 3, "r", "result")]
+    events += [growing(60, 2, "m", "abc"), growing(70, 4, "n", "on")]
+    assert texts_of(list(filter(follow.take, events))) == ["abc", "result", "abc", "on"]
+
+
+@pytest.mark.parametrize("cursor", [None, 5, "", "start", "\u0663-1-x", "-1", "a@1"])
+def test_a_cursor_of_another_form_has_no_place(cursor: object) -> None:
+    event = growing(1, 1, "m", "a")
+    event.params["cursor"] = cursor
+    follow = FollowState("c", None)
+    assert follow.take(event) and not follow.take(event)
