@@ -90,12 +90,7 @@ def lists() -> Iterator[Figure]:
                 base = call_on(echo, b'"result"' + b"x" * (size - 20) + b"\n")
                 for what, bar, limit, line in (
                     ("list 200", 0.6, 12, request("sessions_list", limit=200)),
-                    (
-                        "list 200 with titles and last messages",
-                        4.0,
-                        60,
-                        request("sessions.list", limit=200, includeDerivedTitles=True, includeLastMessage=True),
-                    ),
+                    ("list 200 with titles and last messages", 4.0, 60, request("sessions.list", limit=200)),
                 ):
                     ours, bare, ratio = in_turn(
                         lambda line=line: median_ms(call_on(sock, line), 20), lambda: median_ms(base, 20)
