@@ -92,10 +92,8 @@ class ReplyBack:
 
     async def read_open(self) -> None:
         """Find the conversations that an earlier process left open, also in archived transcripts."""
-        catalog = self._store.catalog
-        sessions = {*catalog.by_id.values(), *catalog.by_key.values()}
         left: list[tuple[ConversationRef, Session]] = []
-        for home in [one for one in sessions if one.entry.talks]:
+        for home in [one for one in self._store.catalog.unsettled_sessions() if one.entry.talks]:
             # A conversation has the id of the run that opened it, and goes on where that did.
             copied = await find_copied_runs(self._store, home, {one.talk_id: one.offset for one in home.entry.talks})
             self._copied += [(home, talk_id) for talk_id in copied]

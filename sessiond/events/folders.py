@@ -363,6 +363,8 @@ class Folders:
             if not self.retries.retry_if_passing(("", ""), error):
                 raise
             return
+        if self._watched_early.issuperset(self._store.folders):
+            return
         for count, session in enumerate([*self._store.catalog.by_id.values(), *self._twins.values()]):
             if count % 256 == 0:
                 await trio.lowlevel.checkpoint()
@@ -372,6 +374,8 @@ class Folders:
 
     def _find_twins(self) -> None:
         by_id = self._store.catalog.by_id
+        if not self._store.catalog.has_twins:
+            return
         for session in self._store.catalog.by_key.values():
             if session.folder.source is not None:
                 continue

@@ -114,10 +114,11 @@ async def _take_back(store: SessionStore, session: Session, lines: dict[str, Sto
 async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, bool]]:
     """The open runs in the order of acceptance, and whether each stands in a copy."""
     catalog = store.catalog
-    live = [session for session in catalog.by_key.values() if session.entry.runs]
+    found_open = [session for session in catalog.unsettled_sessions() if session.entry.runs]
+    live = [session for session in found_open if catalog.by_key.get(session.key) is session]
     live.sort(key=lambda session: (-session.entry.updated_at, session.key))
     # The copies beside an original do not have its key.
-    others = [session for session in catalog.by_id.values() if session.superseded and session.entry.runs]
+    others = [one for one in found_open if one.superseded and catalog.by_id.get(one.session_id) is one]
     found: list[tuple[LiveRun, Session, bool]] = []
     for session in (*live, *others):
         copied = await find_copied_runs(store, session, {run.run_id: run.offset for run in session.entry.runs})

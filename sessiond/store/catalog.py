@@ -6,124 +6,18 @@ Knows entries and the folders of transcripts. Reads and writes no files. Listing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import trio
 from sortedcontainers import SortedList
 
-from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, rest_of
-from sessiond.model.row import CachedRow
-from sessiond.store import layout
 from sessiond.store.folder import Folder
 from sessiond.store.foreign import ForeignKeys, NativeIds
-from sessiond.store.transcript import Line, WrittenBytes
+from sessiond.store.session import CurrentTexts, Remnant, Session
 
 __all__ = ["Catalog", "CurrentTexts", "Folder", "Remnant", "Session"]
-
-# Shared by all sessions, since hardly any ever has a long line.
-_NO_LINES: Mapping[int, Line] = MappingProxyType({})
-
-
-class CurrentTexts(NamedTuple):
-    """Title and preview for lists, valid while the session's entry is `entry`."""
-
-    entry: Entry
-    title: str
-    last: str | None
-
-
-class Remnant(NamedTuple):
-    """Bytes of a failed append that could not be blanked out yet, in the file with this inode."""
-
-    inode: int
-    offset: int
-    data: bytes
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Session:
-    """One transcript and its entry. `in_flight` counts unfinished appends, during which only the committer reads on.
-
-    `leaving` exists while the session is being reset or deleted, and is set at the end. `epoch` changes whenever the
-    file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is the
-    id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that far
-    yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset; `written` is
-    what the newest commit wrote, for the fold. `place` is the path of another program's file below its folder.
-    """
-
-    key: str
-    entry: Entry
-    folder: Folder
-    superseded: bool = False
-    in_flight: int = 0
-    written_id: str | None = None
-    written_end: int = 0
-    epoch: int = 0
-    keyed_epoch: int = -1
-    remnants: tuple[Remnant, ...] = ()
-    leaving: trio.Event | None = None
-    parsed: Mapping[int, Line] = field(default_factory=lambda: _NO_LINES)
-    written: WrittenBytes | None = None
-    row: CachedRow | None = None
-    texts: CurrentTexts | None = None
-    place: str = ""
-    _order: tuple[int, str] | None = None
-
-    def restore_from(self, read: Session) -> None:
-        """Take over entry and folder of `read`: the file was removed and is back, perhaps with another content."""
-        self.entry, self.folder = read.entry, read.folder
-        self.written_id, self.written_end = None, 0
-        self.parsed = _NO_LINES
-        self.epoch += 1
-
-    def keep_parsed(self, lines: Iterable[Line]) -> None:
-        """Add lines parsed ahead, and drop those that were folded meanwhile."""
-        folded_to = self.entry.file.folded_to
-        kept = {line.offset: line for line in (*self.parsed.values(), *lines) if line.offset >= folded_to}
-        self.parsed = kept or _NO_LINES
-
-    @property
-    def session_id(self) -> str:
-        return self.entry.session_id
-
-    @property
-    def file_name(self) -> str:
-        return self.place or self.entry.session_id + layout.SUFFIX
-
-    @property
-    def dialect(self) -> TranscriptDialect:
-        """The format of its transcript."""
-        return self.folder.dialect
-
-    @property
-    def archived(self) -> bool:
-        return self.folder.archived or self.superseded
-
-    @property
-    def path(self) -> str:
-        """The transcript's path relative to the store; that of another program's session is absolute."""
-        if self.folder.source is not None:
-            return f"{self.folder.path}/{self.place}"
-        return layout.transcript_path(self.folder.agent_id, self.session_id, archived=self.folder.archived)
-
-    @property
-    def last_id(self) -> str | None:
-        """The id of the newest record, which the next one names as its parent."""
-        facts = self.entry.file
-        return self.written_id if self.written_end > facts.folded_to else facts.last_id
-
-    @property
-    def _age(self) -> tuple[bool, int, bool, int, str]:
-        # The session with the greatest value gets the key, and copies have the smallest ones. A copy has the header of
-        # its original, and usually a longer name (`<name> copy.jsonl`).
-        entry = self.entry
-        name = self.session_id
-        return not entry.is_copy, entry.created_at, not entry.is_named_otherwise, -len(name), name
 
 
 class Catalog:
@@ -143,6 +37,7 @@ class Catalog:
         self._children: dict[str, dict[str, None]] = {}
         self._superseded: dict[str, list[Session]] = {}
         self._archived: dict[str, dict[Session, None]] = {}
+        self._unsettled: dict[Session, None] = {}
         # Labels that are being set: (agent, label, key) -> the session that is to get it.
         self.claims: dict[tuple[str, str, str], str] = {}
         self.foreign = ForeignKeys[Session]()
@@ -153,13 +48,14 @@ class Catalog:
 
     def load(self, sessions: list[Session]) -> None:
         """Add many sessions at once, which is faster than inserting each into the order."""
+        live = sessions
         if not self._claim_distinct(sessions):
             for session in sessions:
                 self._claim(session)
-        live = [session for session in sessions if not session.archived]
+            live = [session for session in sessions if not session.archived]
         for session in live:
             self._index(session)
-        self._order.update(session._order for session in live)
+        self._order.update([(-session.entry.updated_at, session.key) for session in live])
 
     def add(self, session: Session) -> None:
         """Add a session. If its key is taken, the one with the newer header is current and the other superseded.
@@ -171,24 +67,27 @@ class Catalog:
             self.foreign.add(session.key, session)
             self.by_key[session.key] = session
             self._index(session)
-            self._order.add(session._order)
+            self._order.add(session.order)
         elif self._claim(session):
             self._index(session)
-            self._order.add(session._order)
+            self._order.add(session.order)
 
     def _claim_distinct(self, sessions: list[Session]) -> bool:
         """Register the sessions at once; False, and none of them, where any two have a key or an id in common."""
         by_key = {session.key: session for session in sessions}
         by_id = {session.entry.session_id: session for session in sessions}
-        if any(session.archived for session in sessions) or not len(by_key) == len(by_id) == len(sessions):
+        if not len(by_key) == len(by_id) == len(sessions) or any(session.archived for session in sessions):
             return False
         if not (self.by_key.keys().isdisjoint(by_key) and self.by_id.keys().isdisjoint(by_id)):
             return False
         self.by_key.update(by_key)
         self.by_id.update(by_id)
         for session in sessions:
-            if session.entry.native_session_id is not None:
-                self.natives.add(session.entry.native_session_id, session)
+            entry = session.entry
+            if entry.native_session_id is not None:
+                self.natives.add(entry.native_session_id, session)
+            if _is_unsettled(entry):
+                self._unsettled[session] = None
         return True
 
     def _claim(self, session: Session) -> bool:
@@ -198,6 +97,8 @@ class Catalog:
         namesake = self.by_id.get(session.session_id)
         if namesake is None or namesake.archived or not session.folder.archived:
             self.by_id[session.session_id] = session
+        if _is_unsettled(session.entry):
+            self._unsettled[session] = None
         session.superseded = False
         if session.folder.archived:
             self._archived.setdefault(session.key, {})[session] = None
@@ -218,6 +119,7 @@ class Catalog:
 
     def remove(self, session: Session) -> None:
         """Remove a session. If an older one had its key, that one is current again, as after a restart."""
+        self._unsettled.pop(session, None)
         if session.folder.source is not None:
             if self.by_key.get(session.key) is session:
                 self._unindex_foreign(session.key)
@@ -260,28 +162,32 @@ class Catalog:
 
     def has(self, session: Session) -> bool:
         """Whether the session is in the catalog: current, archived or superseded."""
-        return session in (self.by_id.get(session.session_id), self.by_key.get(session.key)) or (
-            session in self._superseded.get(session.key, ())
-        )
+        return self._is_found(session) or session in self._superseded.get(session.key, ())
+
+    def _is_found(self, session: Session) -> bool:
+        return self.by_id.get(session.session_id) is session or self.by_key.get(session.key) is session
 
     def replace(self, session: Session, entry: Entry) -> None:
         """Set the session's entry and update the indexes."""
-        old = session.entry
+        old, place = session.entry, session.order
         session.entry = entry
         if session.folder.source is None:
             session.folder.dirty = True
             if old.native_session_id != entry.native_session_id:
                 self.natives.move(old.native_session_id, entry.native_session_id, session)
         if entry.file.folded_to < old.file.folded_to:
-            session.parsed = _NO_LINES
+            session.parsed = None
             session.written_end = 0  # the file was rewritten, so the last record written is no parent any more
-        if session._order is None:
+        if not _is_unsettled(entry):
+            self._unsettled.pop(session, None)
+        elif self._is_found(session):
+            self._unsettled[session] = None
+        if not session.is_ordered:
             return
         self.corrupt_records += entry.corrupt_records - old.corrupt_records
         if old.updated_at != entry.updated_at:
-            self._order.remove(session._order)
-            session._order = (-entry.updated_at, session.key)
-            self._order.add(session._order)
+            self._order.remove(place)
+            self._order.add(session.order)
         if old.label != entry.label:
             self._drop(self._labels, (agent_of(session.key), old.label or ""), session.key)
             self._put_label(session)
@@ -310,6 +216,21 @@ class Catalog:
         for _, key in self._order.irange(minimum=after):
             yield by_key[key]
 
+    def unsettled_sessions(self) -> list[Session]:
+        """The sessions that a start may have to continue, live or not: with open runs or conversations, or children."""
+        return [session for session in self._unsettled if self._is_found(session)]
+
+    def spawned_sessions(self) -> list[Session]:
+        """The children among all sessions, live or not; of copies under several agents the one found by its id."""
+        children = [session for session in self._unsettled if session.entry.spawn is not None]
+        return [child for child in children if self.by_id.get(child.session_id) is child]
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether two sessions may have one id, as copies of a transcript under several agents do."""
+        put_away = sum(map(len, self._superseded.values())) + sum(map(len, self._archived.values()))
+        return len(self.by_key) - len(self.foreign) + put_away != len(self.by_id)
+
     def keys_with_label(self, agent_id: str, label: str) -> list[str]:
         """The keys of an agent's sessions with that label."""
         return list(self._labels.get((agent_id, label), ()))
@@ -329,18 +250,21 @@ class Catalog:
         return sorted(found, key=lambda child: (self.by_key[child].entry.created_at, child))
 
     def _index(self, session: Session) -> None:
-        session._order = (-session.entry.updated_at, session.key)
-        self.corrupt_records += session.entry.corrupt_records
-        self._put_label(session)
-        self._put_child(session)
-        if ":mcp:" in session.key and is_inbox(session.key):
-            self._inboxes.setdefault(rest_of(session.key), {})[session.key] = None
+        entry, key = session.entry, session.key
+        session.is_ordered = True
+        self.corrupt_records += entry.corrupt_records
+        if entry.label:
+            self._put_label(session)
+        if entry.spawned_by:
+            self._put_child(session)
+        if ":mcp:" in key and is_inbox(key):
+            self._inboxes.setdefault(rest_of(key), {})[key] = None
 
     def _unindex(self, session: Session) -> None:
-        if session._order is None:
+        if not session.is_ordered:
             return
-        self._order.discard(session._order)
-        session._order = None
+        self._order.discard(session.order)
+        session.is_ordered = False
         self.corrupt_records -= session.entry.corrupt_records
         self._drop(self._labels, (agent_of(session.key), session.entry.label or ""), session.key)
         self._drop(self._children, session.entry.spawned_by or "", session.key)
@@ -361,3 +285,7 @@ class Catalog:
             keys.pop(key, None)
             if not keys:
                 del table[group]
+
+
+def _is_unsettled(entry: Entry) -> bool:
+    return bool(entry.runs or entry.talks) or entry.spawn is not None

@@ -160,7 +160,7 @@ def open_file(dir_fd: int, name: str, flags: int, mode: int = 0o600) -> int:
         return fd
 
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 64 * 1024
 
 
 def open_below(root_fd: int, relative: str) -> int:
@@ -188,14 +188,17 @@ def _open_parent(root_fd: int, relative: str) -> tuple[int, str]:
 
 def read_file(fd: int, limit: int) -> bytes | None:
     """The content of an open file; None where it is larger than `limit` bytes, so not the daemon's."""
-    data = bytearray()
-    if os.fstat(fd).st_size > limit:
+    size, done = os.fstat(fd).st_size, 0
+    if size > limit:
         return None
-    while len(data) <= limit:
-        piece = os.read(fd, min(_READ_BYTES, limit + 1 - len(data)))
+    pieces: list[bytes] = []
+    while done <= limit:
+        # Usually the first read gets everything, and the second one says that it was all.
+        piece = os.read(fd, min(max(size, _READ_BYTES), limit + 1 - done))
         if not piece:
-            return bytes(data)
-        data += piece
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.append(piece)
+        done += len(piece)
     return None
 
 

@@ -6,14 +6,15 @@ Knows descriptors and names. Does not know sessions.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+
+import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.store import dirfd
 
 
-@dataclass(slots=True, eq=False)
-class Folder:
+# Not tracked by the garbage collector, so that the sessions that refer to it are not.
+class Folder(msgspec.Struct, eq=False, gc=False):
     """One `sessions` folder, or the `archive` folder in one. `fd` is open until the daemon stops.
 
     `path` is the path under which it was opened; if empty, its place is not checked. `waiting` are files that could not
@@ -32,7 +33,7 @@ class Folder:
     path: str = ""
     dirty: bool = False
     has_torn_index: bool = False
-    waiting: set[str] = field(default_factory=set)
+    waiting: set[str] = msgspec.field(default_factory=set)
     left_out: set[str] | None = None
     source: str | None = None
     _identity: tuple[int, int] | None = None

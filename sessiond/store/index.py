@@ -11,6 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ _PIECE_BYTES = 256 * 1024
 _BETWEEN = b',\n"'
 # Texts that many sessions have in common; each is kept in memory once.
 _SHARED = ("cwd", "model", "model_provider", "status")
+_shared_texts = attrgetter(*_SHARED)
 # A file that is not JSON and changed this recently may still be being written.
 BEING_WRITTEN_MS = 60_000
 # The beginning of a file that no program is still writing: one of the daemon's own, which are only ever renamed into
@@ -128,8 +130,7 @@ def _is_too_deep(entry: Entry) -> bool:
 
 def _share_values(entry: Entry, shared: dict[str, str]) -> None:
     """Let the entry have the same objects as others for the same values: a sixth of its memory."""
-    for name in _SHARED:
-        text = getattr(entry, name)
+    for name, text in zip(_SHARED, _shared_texts(entry), strict=True):
         if text is not None and (known := shared.setdefault(text, text)) is not text:
             force_setattr(entry, name, known)
     if entry.created_at == entry.updated_at:

@@ -109,7 +109,7 @@ class Announcer:
         """Note the ends of children's runs that have none: note and end are one write, and what a crash left of one
         that was being taken back may be the end alone. Other open announcements are in the entries, which are loaded.
         """
-        for child in list(self._store.catalog.by_id.values()):
+        for child in self._store.catalog.spawned_sessions():
             if not may_lack_note(child):
                 continue
             try:
@@ -123,7 +123,7 @@ class Announcer:
         """Find every child whose run has ended but was not announced."""
         catalog = self._store.catalog
         # If a child was reset, the session that replaced it has the same `spawn` data; announce only from that one.
-        children = (one for one in catalog.by_id.values() if not one.archived or one.key not in catalog.by_key)
+        children = (one for one in catalog.spawned_sessions() if not one.archived or one.key not in catalog.by_key)
         self._unresumed = [(child, run_id) for child in children if (run_id := unannounced_run(child)) is not None]
         if self._unresumed:
             sessions = catalog.by_id.values()

@@ -92,7 +92,7 @@ class ArchiveSweep:
 
     async def run(self) -> None:
         """Clean up each session when it is due; until cancelled."""
-        for session in list(self._store.catalog.by_id.values()):
+        for session in self._store.catalog.spawned_sessions():
             self._schedule_leftover(session)
         for _, session_id in self._journal.message_files():
             put_away = self._store.catalog.by_id.get(session_id)

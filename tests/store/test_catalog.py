@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from hypothesis import settings
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from support.sampling import amount
 
 from sessiond.model.dialects import V3
-from sessiond.model.entry import Entry, FileFacts
+from sessiond.model.entry import ConversationRef, Entry, FileFacts, LiveRun, Spawn
 from sessiond.store.catalog import Catalog, Folder, Session
 
 LIVE, ARCHIVE = Folder("main", -1, dialect=V3), Folder("main", -1, archived=True, dialect=V3)
@@ -33,6 +34,9 @@ class CatalogChanges(RuleBasedStateMachine):
             "label": st.sampled_from(["a", "b"]),
             "spawned_by": st.sampled_from(["agent:main:0", "agent:main:1"]),
             "corrupt_records": st.integers(0, 2),
+            "runs": st.just((LiveRun("r", 0),)),
+            "talks": st.just((ConversationRef("t", 0),)),
+            "spawn": st.just(Spawn()),
         },
     )
 
@@ -106,6 +110,12 @@ class CatalogChanges(RuleBasedStateMachine):
             children.sort(key=lambda one: (one.entry.created_at, one.key))
             assert catalog.children_of(parent) == [one.key for one in children]
         assert catalog.corrupt_records == sum(one.entry.corrupt_records for one in live.values())
+        children = {one for one in self.all if one.entry.spawn is not None}
+        assert set(catalog.spawned_sessions()) == children
+        assert set(catalog.unsettled_sessions()) == children | {
+            one for one in self.all if one.entry.runs or one.entry.talks
+        }
+        assert not catalog.has_twins
 
 
 TestCatalogChanges = CatalogChanges.TestCase
@@ -160,6 +170,7 @@ def test_files_with_one_id_in_two_folders_are_both_loaded():
     assert catalog.by_key == {"agent:main:x": one, "agent:other:x": twin, "agent:other:y": alone}
     assert catalog.by_id == {"s1": twin, "s2": alone}
     assert list(catalog.newest()) == [one, twin, alone]
+    assert catalog.has_twins
 
 
 CLAUDE = Folder("", -1, dialect=V3, source="claude", path="/home/me/.claude")
@@ -180,6 +191,7 @@ def test_another_programs_session_is_listed_and_never_found_under_an_id_of_ours(
     assert catalog.by_id == {"abcdefgh": ours}
     assert (catalog.by_key["claude:abcdefgh"], catalog.has(theirs)) == (theirs, True)
     assert set(catalog.every()) == {ours, theirs}
+    assert not catalog.has_twins
     assert theirs.path == "/home/me/.claude/projects/-x/abcdefgh.jsonl"
     catalog.replace(theirs, replace(theirs.entry, updated_at=0))
     assert list(catalog.newest()) == [ours, theirs]
@@ -225,3 +237,26 @@ def test_the_session_of_ours_that_carries_a_native_id_is_known_as_long_as_there_
     catalog.remove(one)
     assert (catalog.carrier_of("N1"), catalog.carrier_of("N2")) == (None, None)
     assert changed == ["N1", "N2", "N1", "N2"]
+
+
+def test_of_copies_of_a_child_under_several_agents_one_is_the_child_and_the_runs_of_all_are_found():
+    catalog, other = Catalog(), Folder("other", -1, dialect=V3)
+    facts: dict[str, Any] = {"runs": (LiveRun("r", 0),), "spawn": Spawn()}
+    one, twin = session("s1", "agent:main:x", **facts), session("s1", "agent:other:x", other, **facts)
+    catalog.load([one])
+    catalog.load([twin])
+    assert (catalog.unsettled_sessions(), catalog.spawned_sessions()) == ([one, twin], [twin])
+
+
+def test_a_session_that_was_removed_is_not_kept_for_what_is_read_of_it_afterwards():
+    catalog, one = Catalog(), session("s")
+    catalog.add(one)
+    catalog.remove(one)
+    catalog.replace(one, replace(one.entry, runs=(LiveRun("r", 0),)))
+    assert (catalog.unsettled_sessions(), catalog._unsettled) == ([], {})
+
+
+def test_the_garbage_collector_does_not_look_at_sessions_of_which_nothing_was_asked():
+    catalog, many = Catalog(), [session(f"s{number}", f"agent:main:{number}") for number in range(3)]
+    catalog.load(many)
+    assert not any(gc.is_tracked(one) for one in many)

@@ -1,0 +1,124 @@
+"""One transcript and what the daemon knows of it in memory.
+
+Knows its entry and its folder. Reads and writes no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.entry import Entry
+from sessiond.model.row import CachedRow
+from sessiond.store import layout
+from sessiond.store.folder import Folder
+from sessiond.store.transcript import Line, WrittenBytes
+
+
+class CurrentTexts(NamedTuple):
+    """Title and preview for lists, valid while the session's entry is `entry`."""
+
+    entry: Entry
+    title: str
+    last: str | None
+
+
+class Remnant(NamedTuple):
+    """Bytes of a failed append that could not be blanked out yet, in the file with this inode."""
+
+    inode: int
+    offset: int
+    data: bytes
+
+
+class Session(msgspec.Struct, eq=False, weakref=True):
+    """One transcript and its entry. `in_flight` counts unfinished appends, during which only the committer reads on.
+
+    `leaving` exists while the session is being reset or deleted, and is set at the end. `epoch` changes whenever the
+    file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is the
+    id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that far
+    yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset; `written` is
+    what the newest commit wrote, for the fold. `is_ordered` says that the catalog has it in its order. `place` is the
+    path of another program's file below its folder.
+
+    The garbage collector does not track a session, as long as it refers to nothing that it tracks: else it would look
+    at each of 100,000 when a start ends. So most fields are None at first.
+    """
+
+    key: str
+    entry: Entry
+    folder: Folder
+    superseded: bool = False
+    in_flight: int = 0
+    written_id: str | None = None
+    written_end: int = 0
+    epoch: int = 0
+    keyed_epoch: int = -1
+    remnants: tuple[Remnant, ...] = ()
+    leaving: trio.Event | None = None
+    parsed: Mapping[int, Line] | None = None
+    written: WrittenBytes | None = None
+    row: CachedRow | None = None
+    texts: CurrentTexts | None = None
+    place: str = ""
+    is_ordered: bool = False
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Its place among the live sessions: the newest message first."""
+        return -self.entry.updated_at, self.key
+
+    def restore_from(self, read: Session) -> None:
+        """Take over entry and folder of `read`: the file was removed and is back, perhaps with another content."""
+        self.entry, self.folder = read.entry, read.folder
+        self.written_id, self.written_end = None, 0
+        self.parsed = None
+        self.epoch += 1
+
+    def keep_parsed(self, lines: Iterable[Line]) -> None:
+        """Add lines parsed ahead, and drop those that were folded meanwhile."""
+        folded_to = self.entry.file.folded_to
+        known = self.parsed.values() if self.parsed else ()
+        self.parsed = {line.offset: line for line in (*known, *lines) if line.offset >= folded_to} or None
+
+    @property
+    def session_id(self) -> str:
+        return self.entry.session_id
+
+    @property
+    def file_name(self) -> str:
+        return self.place or self.entry.session_id + layout.SUFFIX
+
+    @property
+    def dialect(self) -> TranscriptDialect:
+        """The format of its transcript."""
+        return self.folder.dialect
+
+    @property
+    def archived(self) -> bool:
+        return self.folder.archived or self.superseded
+
+    @property
+    def path(self) -> str:
+        """The transcript's path relative to the store; that of another program's session is absolute."""
+        if self.folder.source is not None:
+            return f"{self.folder.path}/{self.place}"
+        return layout.transcript_path(self.folder.agent_id, self.session_id, archived=self.folder.archived)
+
+    @property
+    def last_id(self) -> str | None:
+        """The id of the newest record, which the next one names as its parent."""
+        facts = self.entry.file
+        return self.written_id if self.written_end > facts.folded_to else facts.last_id
+
+    @property
+    def _age(self) -> tuple[bool, int, bool, int, str]:
+        # The session with the greatest value gets the key, and copies have the smallest ones. A copy has the header of
+        # its original, and usually a longer name (`<name> copy.jsonl`).
+        entry = self.entry
+        name = self.session_id
+        return not entry.is_copy, entry.created_at, not entry.is_named_otherwise, -len(name), name
