@@ -19,7 +19,7 @@ from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE_S
-from support.sampling import amount
+from support.sampling import amount, spread
 
 from sessiond.attachments import remove
 from sessiond.attachments.decode import PreparedFile, PreparedFiles
@@ -210,8 +210,8 @@ def test_the_folder_is_removed_whatever_the_mode_of_its_parents(
     assert os.listdir(workspace / ".openclaw/attachments") == []
 
 
-@pytest.mark.parametrize("depth", [200, 1000])
-@pytest.mark.parametrize("mode", [0o700, 0])
+# By default both depths and both modes, in two pairs.
+@pytest.mark.parametrize(("depth", "mode"), spread([(200, 0o700), (200, 0), (1000, 0o700), (1000, 0)], 2))
 def test_a_deep_tree_is_removed_with_few_descriptors(workspace: Path, folder: Path, depth: int, mode: int) -> None:
     import resource
 
