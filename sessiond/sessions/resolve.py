@@ -87,10 +87,13 @@ def by_id(catalog: Catalog, text: str) -> Session | None:
     low = text.lower()
     found, again = catalog.by_id.get(text), catalog.by_id.get(low)
     found = found or (again if UUID.fullmatch(low) else None)
-    if found is not None or not NATIVE_ID.fullmatch(text):
+    if not NATIVE_ID.fullmatch(text):
         return found
-    keys = (catalog.foreign.find_spelling(f"{source}:{text}") for source in SOURCES)
-    return next((catalog.by_key[key] for key in keys if key in catalog.by_key), None) or catalog.carrier_of(text)
+    # Looked for also when it was found, so that an id takes as long when its session is hidden as when there is none.
+    keys = [catalog.foreign.find_spelling(f"{source}:{text}") for source in SOURCES]
+    foreign = next((catalog.by_key[key] for key in keys if key in catalog.by_key), None)
+    carrier = catalog.carrier_of(text)
+    return found or foreign or carrier
 
 
 def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:
