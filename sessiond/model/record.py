@@ -67,6 +67,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     with the same `message_id` are parts of one message (None: the line is a whole one). `is_typed`: a person typed it.
     `marker` is what happened at this place of the conversation; a rewind drops the messages from that with the id
     `rewind_to` on, all without one. `hidden` is a message that is shown only on request.
+
+    Only where a dialect `lists` its messages: `more` are further messages in the line; with `replaces` the messages of
+    the line are the whole list. What `is_echo` is shown unless its message is in the list already.
     """
 
     type: str
@@ -84,6 +87,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     marker: Literal["compaction", "rewind"] | None = None
     rewind_to: str | None = None
     hidden: bytes | None = None
+    more: tuple[Record, ...] = ()
+    replaces: bool = False
+    is_echo: bool = False
 
     @property
     def is_message(self) -> bool:

@@ -38,6 +38,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     `has_usage_records`: what may be a repetition of usage does not count any more. `titles_of` are titles that count
     when a line with that id comes, `last_id` is the id of the newest line with one. `unknown` counts lines by types
     that the dialect does not know. `partial`: only the ends of the file were read.
+    `keys` are hashes of the newest messages' keys, where lines change a list of messages (`model.message_list`).
     """
 
     name: str
@@ -54,3 +55,4 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     unknown: dict[str, Count] = {}
     markers: Count = 0
     partial: bool = False
+    keys: bytes = b""

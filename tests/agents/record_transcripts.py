@@ -59,15 +59,19 @@ class Place:
                 str(self.home): "/home/user",
                 str(self.work): "/workspace",
                 str(folder): "/folder",
+                str(self.work).lstrip("/"): "workspace",
                 str(self.work).replace("/", "-"): "-workspace",
                 f":{self.server.port}": ":8080",
             },
             frozenset({"sections", "toolsAdded", "systemMessage"}),
         )
 
-    def run(self, *argv: str, until: Callable[[], bool] | None = None) -> None:
-        """Run a program to its end; with `until`, interrupt it as soon as that is true."""
-        process = subprocess.Popen(argv, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL)
+    def run(self, *argv: str, given: str = "", until: Callable[[], bool] | None = None) -> None:
+        """Run a program to its end, with `given` on its standard input; with `until`, interrupt it then."""
+        process = subprocess.Popen(argv, cwd=self.work, env=self.env, stdin=subprocess.PIPE, text=True)
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
         while until is not None and process.poll() is None:
             if until():
                 process.send_signal(2)
@@ -167,9 +171,6 @@ def record_gemini(place: Place) -> None:
     place.run(*gemini, "--resume", "latest", "-p", "and again")
     settings.write_text(plain)
     scene("compressed")
-    place.run(*gemini, "-p", "hello")
-    place.run(*gemini, "--resume", "latest", "-p", "please HANG now", until=lambda: place.has_request("please HANG"))
-    scene("aborted")
     task = json.dumps({"agent_name": "generalist", "prompt": TOOL})
     place.run(*gemini, "-p", f"please CALL invoke_agent {task}")
     (child,) = (place.home / ".gemini" / "tmp").glob("*/chats/*/*.jsonl")
@@ -179,12 +180,13 @@ def record_gemini(place: Place) -> None:
 
 def record_opencode(place: Place) -> None:
     run = ("opencode", "run", "--model", place.model)
-    place.run(*run, TOOL)
-    place.run(*run, "--continue", "and again")
-    place.run(*run, "--continue", "--fork", "in the fork")
+    place.run(*run, given=TOOL)
+    place.run(*run, "--continue", given="and again")
+    place.run(*run, "--continue", "--fork", given="in the fork")
     task = json.dumps({"description": "count birds", "prompt": TOOL, "subagent_type": "general"})
-    place.run(*run, f"please CALL task {task}")
-    place.run(*run, "--title", "Birds in the yard", "please HANG now", until=lambda: place.has_request("please HANG"))
+    place.run(*run, given=f"please CALL task {task}")
+    hang = "please HANG now"
+    place.run(*run, "--title", "Birds in the yard", given=hang, until=lambda: place.has_request(hang))
     database = place.home / ".local" / "share" / "opencode" / "opencode.db"
     (GOLDEN / "opencode").mkdir(parents=True, exist_ok=True)
     with sqlite3.connect(database) as connection:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.message import text_of
+from sessiond.model.message_list import messages_in
 from sessiond.model.record import BadLine, Record
 
 _MESSAGE = {"role": "user", "content": "words"}
@@ -89,6 +90,22 @@ LINES: dict[str, list[dict[str, Any]]] = {
         {"type": "branch_summary", **_HEAD, "fromId": "x", "summary": "s"},
         {"type": "dream", **_HEAD},
     ],
+    "gemini": [
+        {"sessionId": "s", "projectHash": "h", "startTime": "2026-01-01T00:00:00.000Z", "directories": ["/w"]},
+        {"id": "u", "type": "user", "timestamp": _HEAD["timestamp"], "content": [{"text": "words"}]},
+        {"id": "g", "type": "gemini", "content": "", "thoughts": [{"subject": "s", "description": "d"}]},
+        {
+            "id": "g",
+            "type": "gemini",
+            "content": [{"text": "x", "thought": True}, {"functionCall": {"id": "c", "name": "n", "args": {"a": 1}}}],
+            "tokens": {"input": 9, "output": 2, "cached": 1, "total": 11},
+            "toolCalls": [{"id": "c", "name": "n", "args": {"a": 1}, "status": "success", "result": "done"}],
+        },
+        {"id": "r", "type": "user", "content": [{"functionResponse": {"id": "c", "response": {"output": "done"}}}]},
+        {"$set": {"summary": "about birds", "messages": [{"id": "v", "type": "user", "content": "more"}]}},
+        {"$rewindTo": "u"},
+        {"id": "e", "type": "error", "content": "failed"},
+    ],
 }
 
 json_values = st.recursive(
@@ -147,7 +164,8 @@ def test_every_shortcut_agrees_with_parsing_each_line(name: str, data: st.DataOb
             assert (message.id, message.role, message.message) == (record.id, record.role, record.message)
     for line, record in records:
         if record.message is not None:
-            assert dialect.text_in(line) == text_of(record.message, "\n")
+            texts = [text_of(one.message, "\n") for one in messages_in(record) if one.message is not None]
+            assert dialect.text_in(line) == "\n".join(texts)
 
 
 @pytest.mark.parametrize("name", DIALECTS)

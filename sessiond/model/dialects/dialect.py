@@ -25,7 +25,8 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     `usage_sign` is contained in every line with usage.
 
     `joins`: several lines may be parts of one message, by `Record.message_id`. `repeats`: each of them is the whole
-    message as it was by then, so that the newest is the message; otherwise their contents make it together.
+    message as it was by then, so that the newest is the message; otherwise their contents make it together. `lists`:
+    lines are changes of a list of messages, which is what `model.message_list` makes of them.
     """
 
     name: str
@@ -40,3 +41,4 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     usage_sign: bytes
     joins: bool = False
     repeats: bool = False
+    lists: bool = False

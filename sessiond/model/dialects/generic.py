@@ -9,6 +9,7 @@ from sessiond.model.dialects.dialect import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import FOREIGN_FOLD_VERSION, fold_foreign
 from sessiond.model.message import text_of
+from sessiond.model.message_list import fold_listed, messages_in
 from sessiond.model.record import BadLine, Record
 
 
@@ -18,21 +19,22 @@ def foreign_dialect(
     *,
     joins: bool = False,
     repeats: bool = False,
+    lists: bool = False,
     usage_sign: bytes = b'"usage"',
 ) -> TranscriptDialect:
     """The dialect of a program of which only `parse` is special."""
 
     def text_in(line: bytes) -> str:
         try:
-            message = parse(line).message
+            record = parse(line)
         except BadLine:
             return ""
-        return text_of(message, "\n") if message is not None else ""
+        return "\n".join(text_of(one.message, "\n") for one in messages_in(record) if one.message is not None)
 
     return TranscriptDialect(
         name=name,
         parse=parse,
-        fold=fold_foreign,
+        fold=fold_listed if lists else fold_foreign,
         fold_version=FOREIGN_FOLD_VERSION,
         ineffective_reason=_no_reason,
         text_in=text_in,
@@ -42,6 +44,7 @@ def foreign_dialect(
         usage_sign=usage_sign,
         joins=joins,
         repeats=repeats,
+        lists=lists,
     )
 
 
