@@ -42,6 +42,9 @@ for file in sorted(pathlib.Path(".openclaw/attachments").rglob("*")):
 '''
 
 CONFIG = """\
+[sources]
+enabled = false
+
 [agents.defaults.subagents]
 announce = "reply"
 

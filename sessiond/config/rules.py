@@ -46,6 +46,9 @@ def check(source: ConfigText) -> None:
             raise source.error(path, str(error)) from None
     _check_http(source, data.get("http", {}))
     _check_agents(source, data.get("agents", {}))
+    for name, table in data.get("sources", {}).items():
+        if isinstance(table, dict):
+            _check_path(source, ("sources", name, "path"), table.get("path"))
 
 
 def _check_http(source: ConfigText, table: dict[str, Any]) -> None:

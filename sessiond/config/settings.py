@@ -206,6 +206,31 @@ class DeliveryConfig(Table, frozen=True):
     give_up_minutes: Seconds = 30
 
 
+class SourceConfig(Table, frozen=True):
+    """One program's sessions. `path` None: where the program puts them. `enabled` None: when the folder is there."""
+
+    path: Path | None = None
+    enabled: bool | None = None
+
+
+class SourcesConfig(Table, frozen=True):
+    """The sessions of other programs that are shown beside our own. `keep` saves files that a program deletes."""
+
+    enabled: bool = True
+    keep: bool = False
+    claude: SourceConfig = SourceConfig()
+    codex: SourceConfig = SourceConfig()
+    gemini: SourceConfig = SourceConfig()
+    pi: SourceConfig = SourceConfig()
+    opencode: SourceConfig = SourceConfig()
+
+    def source(self, name: str) -> SourceConfig:
+        """The settings of one program."""
+        found = getattr(self, name)
+        assert isinstance(found, SourceConfig)
+        return found
+
+
 class Config(Table, frozen=True):
     """The whole configuration. `Config()` is that of an empty file."""
 
@@ -219,6 +244,7 @@ class Config(Table, frozen=True):
     store: StoreConfig = StoreConfig()
     watch: WatchConfig = WatchConfig()
     delivery: DeliveryConfig = DeliveryConfig()
+    sources: SourcesConfig = SourcesConfig()
 
     def default_agent(self) -> str:
         """The id of the agent with `default = true`, else of the first."""

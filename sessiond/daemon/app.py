@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +43,7 @@ from sessiond.runtimes import launcher
 from sessiond.runtimes.attached import AttachedAgents
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
+from sessiond.sources.sources import Sources
 from sessiond.store import dirfd, layout
 from sessiond.store.loading import load_sessions
 from sessiond.store.scan import Progress
@@ -93,8 +94,10 @@ async def open_app(
     watching: Callable[[str], None],
     on_lock: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[App]:
     """Everything but the listeners. `sockets` is the folder of agent.sock. `on_lock` is called with the store locked.
+    `environ` says where the sessions of other programs are.
 
     Yields before the store is read, so that the daemon answers at once. When `services.loaded` is set, it is recovered
     and at work; until then the dispatcher lets requests wait that need more than the daemon itself.
@@ -115,17 +118,9 @@ async def open_app(
     ):
         on_lock()
         await opened.enter_async_context(_programs(store))
-        parts = await opened.enter_async_context(_open_parts(store, config, sockets, clock, ids))
+        parts = await opened.enter_async_context(_open_parts(store, config, sockets, clock, ids, environ=environ))
         services = parts.services
-        dispatcher = Dispatcher(
-            METHODS,
-            services,
-            limits=limits_of(config),
-            on_fault=FaultLog(clock.monotonic).note,
-            now_ms=clock.wall_ms,
-            budgets=services.budgets,
-            ready=services.loaded,
-        )
+        dispatcher = _build_dispatcher(services, config, clock)
         async with open_watcher(_backend(config)) as watcher, trio.open_nursery() as background:
             watching(watcher.backend)
             loading = trio.CancelScope()
@@ -142,6 +137,19 @@ async def open_app(
         # Before, an index would have only the sessions that were found so far.
         if services.loaded.is_set():
             await parts.saver.save_dirty()
+            await parts.sources.save()
+
+
+def _build_dispatcher(services: Services, config: Config, clock: Clock) -> Dispatcher[Services]:
+    return Dispatcher(
+        METHODS,
+        services,
+        limits=limits_of(config),
+        on_fault=FaultLog(clock.monotonic).note,
+        now_ms=clock.wall_ms,
+        budgets=services.budgets,
+        ready=services.loaded,
+    )
 
 
 async def _load(
@@ -164,12 +172,13 @@ async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nu
     # Last: recovery has put its deliveries on hold by now.
     await background.start(parts.outbox.run)
     background.start_soon(parts.archive.run)
+    background.start_soon(parts.sources.run)
     parts.services.loaded.set()
 
 
 @asynccontextmanager
 async def _open_parts(
-    store: SessionStore, config: Config, sockets: Path, clock: Clock, ids: Ids
+    store: SessionStore, config: Config, sockets: Path, clock: Clock, ids: Ids, *, environ: Mapping[str, str]
 ) -> AsyncIterator[_Parts]:
     """All parts, none of them running yet."""
     # Channels and outbox read the current configuration from the parts, which are built after them.
@@ -187,7 +196,7 @@ async def _open_parts(
         settings=lambda: parts.config().delivery,
         allowed=make_policy_check(store, lambda: parts.config()),  # noqa: PLW0108 - made below
     ) as outbox:
-        parts = _Parts(store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids)
+        parts = _Parts(store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids, environ=environ)
         yield parts
 
 
@@ -225,6 +234,7 @@ class _Parts:
         sockets: Path,
         clock: Clock,
         ids: Ids,
+        environ: Mapping[str, str],
     ) -> None:
         self.store, self.channels, self.outbox = store, channels, outbox
         self.clock, self.ids = clock, ids
@@ -244,6 +254,7 @@ class _Parts:
             on_found=self.supervisor.handle_restored_transcript,
         )
         self.saver = IndexSaver(store, self.feed, clock)
+        self.sources = Sources(store, self.feed, lambda: self.config().sources, environ=environ, kind=_backend(config))
         self.session_changes = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
         self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
         self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
@@ -356,6 +367,7 @@ class _Parts:
             started_ms=self.clock.wall_ms(),
             last_save=lambda: self.saver.last_save_ms,
             discover=_openrpc,
+            sources=self.sources,
         )
 
     async def recover(self) -> None:

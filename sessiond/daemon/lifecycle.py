@@ -207,6 +207,7 @@ class _DaemonProcess:
             app.services.supervisor.end_runs_of_removed_agents(removed)
             app.services.supervisor.agents_changed()
             app.services.outbox.make_due()
+            app.services.sources.reconfigure()
             log.info("configuration reloaded")
         app.services.reloaded_ms = app.services.clock.wall_ms()
         if is_told:

@@ -142,7 +142,7 @@ class TranscriptFeed:
 
     def _read_step(self, session: Session) -> bool:
         """Read on by one step; whether there is more."""
-        if session in self._without_key:
+        if session in self._without_key or session.is_partial:
             return False
         entry = session.entry
         # The entry of a file that was emptied stays valid until the file has a session key again.

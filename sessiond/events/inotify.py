@@ -79,9 +79,11 @@ class InotifyBackend:
         self._directories: dict[int, str] = {}
         self._watches: dict[str, int] = {}
 
-    def add(self, directory: str) -> None:
+    def add(self, directory: str, *, names_only: bool = False) -> None:
+        """As `WatchBackend.add`. With `names_only` writes to the files in it are not reported."""
+        mask = _MASK & ~IN_MODIFY if names_only else _MASK
         try:
-            watch = _call("inotify_add_watch", self._fd, os.fsencode(directory), _MASK)
+            watch = _call("inotify_add_watch", self._fd, os.fsencode(directory), mask)
         except OSError as error:
             error.filename = directory
             raise

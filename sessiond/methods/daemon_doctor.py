@@ -46,6 +46,7 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
     missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
     findings += [Finding("warn", "agents", *one) for one in missing]
     findings += _unclaimed_folders(ctx)
+    findings += services.sources.findings()
     catalog = services.store.catalog
 
     def entry_of(thing: StoredName) -> Entry | None:

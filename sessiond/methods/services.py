@@ -39,6 +39,7 @@ from sessiond.runtimes.attached import AttachedAgents, Connection
 from sessiond.sessions import resolve
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
+from sessiond.sources.sources import Sources
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
@@ -82,6 +83,7 @@ class Services:
     last_save: Callable[[], int | None]
     outbox: Outbox
     discover: Callable[[], msgspec.Raw]
+    sources: Sources
     document: msgspec.Raw | None = None  # the result of `discover`, cached
     time_slicer: TimeSlicer = field(default_factory=TimeSlicer)
     # A slicer of its own, so that masking and searches do not wait for each other.

@@ -20,6 +20,8 @@ RUNS = "runs"
 SPAWNING = "spawning"
 TOKENS = "tokens.jsonl"
 BACKUPS = "backups"
+# What is kept of the sessions of other programs; it may be deleted at any time.
+CACHE = "cache"
 SUFFIX = ".jsonl"
 GIT_IGNORE = ".gitignore"
 # A store may be a git working tree; these are ignored.
@@ -36,6 +38,7 @@ IGNORED_BY_GIT = """\
 /outbox/
 /spawning/
 /backups/
+/cache/
 /agents/*/workspace/
 sessions.json
 sessions.json.damaged*

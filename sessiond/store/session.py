@@ -99,6 +99,11 @@ class Session(msgspec.Struct, eq=False, weakref=True):
         return self.folder.dialect
 
     @property
+    def is_partial(self) -> bool:
+        """Whether only the ends of its file were read, which is another program's."""
+        return self.entry.source is not None and self.entry.source.partial
+
+    @property
     def archived(self) -> bool:
         return self.folder.archived or self.superseded
 

@@ -105,6 +105,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "store": {"durability": "sync", "watcher": "auto"},
     "watch": {"backend": "auto"},
     "delivery": {"retrySeconds": [5, 10, 20, 60], "giveUpMinutes": 30},
+    "sources": {"enabled": True, "keep": False, "claude": {}, "codex": {}, "gemini": {}, "pi": {}, "opencode": {}},
 }
 
 # The example in docs/, with every key set to a value other than its default.
@@ -201,6 +202,15 @@ backend = "polling"
 [delivery]
 retrySeconds = [0.1]
 giveUpMinutes = 0
+
+[sources]
+enabled = false
+keep = true
+claude = { path = "/srv/claude", enabled = false }
+codex = { enabled = true }
+gemini.path = "/srv/gemini"
+pi.enabled = true
+opencode.enabled = false
 """
 
 

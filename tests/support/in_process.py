@@ -137,9 +137,16 @@ class InProcessDaemon:
 
 @asynccontextmanager
 async def in_process_daemon(
-    folder: Path, config: str = "", *, clock: Clock | None = None, progress: Progress | None = None
+    folder: Path,
+    config: str = "",
+    *,
+    clock: Clock | None = None,
+    progress: Progress | None = None,
+    home: Path | None = None,
 ) -> AsyncIterator[InProcessDaemon]:
     """The parts at work on the store `folder/store`. `config` is the text of a configuration file.
+
+    The sessions of other programs are those in `home`, none without it: never those of the person who runs the tests.
 
     With `progress`, which is called in the thread that loads the store, it is not waited for.
     """
@@ -154,6 +161,7 @@ async def in_process_daemon(
         progress=progress or (lambda done, total, agent_id: None),
         watching=lambda backend: None,
         clock=clock,
+        environ={"HOME": str(home or folder / "no home")},
     ) as app:
         with trio.fail_after(PATIENCE_S):
             if progress is None:

@@ -1,0 +1,71 @@
+"""What `doctor` says about the sessions of other programs: one finding a source, one a file with something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sessiond.config.settings import SourcesConfig
+from sessiond.errors import pluralize, printable
+from sessiond.sources.finder import SourceRoot
+from sessiond.sources.root import OpenRoot
+from sessiond.store.catalog import Session
+from sessiond.store.checks import Finding
+
+# Of each source so many files are named, and the rest counted.
+MAX_NAMED = 100
+
+
+def describe(
+    config: SourcesConfig, roots: Mapping[str, OpenRoot], expected: Mapping[str, SourceRoot], polled: int
+) -> list[Finding]:
+    """The findings about all sources."""
+    found: list[Finding] = []
+    for name, wanted in expected.items():
+        root = roots.get(name)
+        if root is not None:
+            found += _describe_root(root)
+        elif config.source(name).path is not None or config.source(name).enabled:
+            found.append(Finding("warn", f"source {name}", f"there is no folder {wanted.path}", "correct its path"))
+    if polled:
+        what = f"{pluralize(polled, 'folder')} cannot be watched; changes there are noticed within half a minute"
+        found.append(Finding("warn", "sources", what, "raise fs.inotify.max_user_watches"))
+    return found
+
+
+def _describe_root(root: OpenRoot) -> Iterator[Finding]:
+    partial = sum(session.is_partial for session in root.sessions.values())
+    what = pluralize(len(root.sessions), "session")
+    if root.covered:
+        what += f", {len(root.covered)} more shown as ours"
+    if partial:
+        what += f"; {partial} of them not read whole yet"
+    yield Finding("ok", f"source {root.name}", f"{what}, in {printable(root.path)}")
+    wrong = list(_describe_files(root))
+    yield from wrong[:MAX_NAMED]
+    if len(wrong) > MAX_NAMED:
+        yield Finding("warn", f"source {root.name}", f"{len(wrong) - MAX_NAMED} more files like these")
+
+
+def _describe_files(root: OpenRoot) -> Iterator[Finding]:
+    for place, reason in sorted(root.odd.items()):
+        yield Finding("warn", printable(root.path_of(place)), f"it is not shown: {reason}")
+    by_key = {session.key: session for session in root.sessions.values()}
+    for place, key in sorted(root.shadowed.items()):
+        newer = by_key.get(key)
+        where = f": {printable(newer.path)} is newer" if newer is not None else ""
+        yield Finding("warn", printable(root.path_of(place)), f"another file has its session {key}{where}")
+    for session in root.sessions.values():
+        what = _describe_session(session)
+        if what:
+            yield Finding("warn", printable(session.path), what)
+
+
+def _describe_session(session: Session) -> str:
+    entry = session.entry
+    parts = []
+    if entry.corrupt_records:
+        parts.append(f"{pluralize(entry.corrupt_records, 'line')} that cannot be read")
+    if entry.source is not None:
+        for kind, count in entry.source.unknown.items():
+            parts.append(f"{pluralize(count, 'line')} of unknown type {printable(kind)}")
+    return ", ".join(parts)

@@ -1,0 +1,207 @@
+"""Read the files of another program: list them, look at both ends of one, fold one in slices.
+
+Synchronous; called in worker threads. Opens regular files below the root for reading only, and follows no symlink.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.entry import Entry, FileFacts
+from sessiond.model.foreign_fold import begin_foreign
+from sessiond.model.keys import NATIVE_ID
+from sessiond.model.lax import whole_ms
+from sessiond.model.line_facts import FIRST_WORDS
+from sessiond.model.source_facts import SourceFacts
+from sessiond.sources.finder import BadName, FoundFile, SourceFinder
+from sessiond.store import dirfd, folding, transcript
+from sessiond.store.folder import Folder
+
+# So much of each end of a file is read for its row until the file is folded whole; shorter files are folded at once.
+END_BYTES = 48 * 1024
+# Between two blocks other threads run, the event loop among them: parsing this much takes half a millisecond.
+BLOCK_BYTES = 32 * 1024
+
+
+class ListedFile(msgspec.Struct, frozen=True, gc=False):
+    """A file that is a session, by its path below the root."""
+
+    place: str
+    found: FoundFile
+    mtime_ns: int
+    size: int
+    inode: int
+
+
+class Listing(msgspec.Struct):
+    """What lies below a root: the folders to watch, the files, and what cannot be used, with the reason."""
+
+    folders: list[str]
+    files: list[ListedFile]
+    odd: list[tuple[str, str]]
+
+
+def list_folder(root_fd: int, finder: SourceFinder, folder: str = "") -> Listing:
+    """Everything in a folder below the root (the root itself if empty) and below it, in no particular order."""
+    listing = Listing([], [], [])
+    stack = [folder]
+    while stack:
+        _list_one(root_fd, finder, stack.pop(), stack, listing)
+    return listing
+
+
+def _list_one(root_fd: int, finder: SourceFinder, folder: str, stack: list[str], listing: Listing) -> None:
+    try:
+        fd = dirfd.open_path_dir(root_fd, folder.split("/") if folder else ())
+    except FileNotFoundError:
+        return
+    except (OSError, dirfd.BadComponent) as error:
+        listing.odd.append((folder, error.strerror or "cannot be opened" if isinstance(error, OSError) else str(error)))
+        return
+    with dirfd.closing(fd):
+        listing.folders.append(folder)
+        with os.scandir(fd) as items:
+            for item in items:
+                place = f"{folder}/{item.name}" if folder else item.name
+                if item.is_dir(follow_symlinks=False):
+                    if finder.enters(place):
+                        stack.append(place)
+                    continue
+                _list_file(fd, finder, place, item.name, listing)
+
+
+def _list_file(folder_fd: int, finder: SourceFinder, place: str, name: str, listing: Listing) -> None:
+    try:
+        found = finder.session_of(place)
+        if found is None:
+            return
+        look = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except BadName as error:
+        listing.odd.append((place, str(error)))
+        return
+    except OSError:
+        return  # removed meanwhile
+    reason = describe_unusable(look)
+    if reason is not None:
+        listing.odd.append((place, reason))
+    else:
+        listing.files.append(ListedFile(place, found, look.st_mtime_ns, look.st_size, look.st_ino))
+
+
+def describe_unusable(look: os.stat_result) -> str | None:
+    """Why a file with this status is not opened; None if it may be."""
+    if stat.S_ISLNK(look.st_mode):
+        return "a symlink; it is not followed"
+    return None if stat.S_ISREG(look.st_mode) else "not a regular file"
+
+
+class FileReader:
+    """Reads the sessions below one root."""
+
+    def __init__(self, folder: Folder, finder: SourceFinder, record_limit: int) -> None:
+        self.folder, self.finder, self._limit = folder, finder, record_limit
+
+    @property
+    def _dialect(self) -> TranscriptDialect:
+        return self.folder.dialect
+
+    def identify(self, file: ListedFile) -> Entry | None:
+        """The entry of a file of which nothing is read but its id, where the first line has it. None where there is no
+        first line yet. Raises OSError.
+        """
+        native_id = file.found.native_id
+        if file.size == 0:
+            return None
+        if self.finder.id_in_head and not file.found.is_compressed:
+            with dirfd.closing(self.folder.open_file(file.place)) as fd:
+                first = next(self._lines(fd, 0, self._limit + 1), None)
+            if first is None:
+                return None
+            facts = first.record.facts if first.record is not None else None
+            said = facts.native_id if facts is not None else None
+            native_id = said if said is not None and NATIVE_ID.fullmatch(said) else native_id
+        return begin_foreign(self._facts(file), native_id)
+
+    def read_ends(self, file: ListedFile, entry: Entry) -> Entry:
+        """The entry of a file of which both ends were read; all of a short one. Raises OSError."""
+        if file.found.is_compressed:
+            return _mark_partial(entry, file)
+        if file.size <= 2 * END_BYTES:
+            return folding.read_on(self.folder, entry, file.place, self._limit, collect=False).entry
+        with dirfd.closing(self.folder.open_file(file.place)) as fd:
+            head = entry
+            for line in self._lines(fd, 0, END_BYTES):
+                if line.record is not None:
+                    head = self._dialect.fold(head, line.record, line.offset, 0)
+            tail = head
+            begin = file.size - END_BYTES
+            for line in self._lines(fd, begin + _first_line(fd, begin), file.size):
+                if line.record is not None:
+                    tail = self._dialect.fold(tail, line.record, line.offset, 0)
+        return _mark_partial(_join_ends(head, tail), file)
+
+    def fold_slice(self, place: str, entry: Entry, max_bytes: int) -> folding.Advance:
+        """The entry after some more bytes of a file. Raises OSError."""
+        limit = self._limit
+        return folding.read_on(self.folder, entry, place, limit, max_bytes=max_bytes, collect=False)
+
+    def _facts(self, file: ListedFile) -> SourceFacts:
+        found = self.finder.facts_beside(self.folder.fd, file.place)
+        if found.parent is None and file.found.parent is not None:
+            found = replace(found, parent=file.found.parent)
+        return SourceFacts(name=self.finder.name, found=found)
+
+    def _lines(self, fd: int, begin: int, stop: int) -> Iterator[transcript.Line]:
+        return transcript.read_lines(fd, begin, self._limit, dialect=self._dialect, stop=stop, block=BLOCK_BYTES)
+
+
+def begin_again(entry: Entry) -> Entry:
+    """The entry to fold a whole file into, of which only the ends were read."""
+    assert entry.source is not None
+    return begin_foreign(entry.source, entry.session_id)
+
+
+def _first_line(fd: int, begin: int) -> int:
+    """How many bytes behind `begin` a line begins; all bytes read there if none does."""
+    data = os.pread(fd, END_BYTES, begin)
+    newline = data.find(b"\n")
+    return newline + 1 if newline >= 0 else len(data)
+
+
+def _join_ends(head: Entry, tail: Entry) -> Entry:
+    """What both ends say. The first words of a person are in the head, or not known yet."""
+    assert head.source is not None and tail.source is not None
+    source = tail.source
+    if head.source.title is None and source.title_rank == FIRST_WORDS:
+        source = replace(source, title=None)
+    return replace(tail, created_at=head.created_at, source=source)
+
+
+def _mark_partial(entry: Entry, file: ListedFile) -> Entry:
+    """The entry with what is known for sure, and no counts."""
+    assert entry.source is not None
+    source = entry.source
+    return replace(
+        begin_foreign(source, entry.session_id),
+        created_at=entry.created_at,
+        updated_at=entry.updated_at or whole_ms(file.mtime_ns // 1_000_000) or 0,
+        spawned_by=entry.spawned_by,
+        cwd=entry.cwd,
+        model=entry.model,
+        model_provider=entry.model_provider,
+        file=FileFacts(),
+        source=SourceFacts(
+            name=source.name,
+            found=source.found,
+            title=source.title,
+            title_rank=source.title_rank,
+            forked_from=source.forked_from,
+            partial=True,
+        ),
+    )

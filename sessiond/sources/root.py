@@ -1,0 +1,91 @@
+"""One program's folder while it is open: its descriptor, and what is known of the files below it. Reads no files."""
+
+from __future__ import annotations
+
+import os
+
+from sessiond.model.dialects import TranscriptDialect
+from sessiond.sources.finder import BadName, SourceRoot
+from sessiond.sources.reading import FileReader, ListedFile, describe_unusable
+from sessiond.store import dirfd
+from sessiond.store.catalog import Session
+from sessiond.store.folder import Folder
+
+# So many files with something wrong are remembered for `doctor`.
+MAX_ODD = 1000
+
+
+class OpenRoot:
+    """The root of a source. `path` has no symlink in it, so that its folders can be watched.
+
+    By their paths below the root: `sessions`; `covered`, with the native ids that sessions of ours carry; `shadowed`,
+    with the keys whose session lies in a newer file; `odd`, with the reason why they are no sessions.
+    """
+
+    def __init__(self, root: SourceRoot, dialect: TranscriptDialect, record_limit: int) -> None:
+        """Open it. Raises OSError."""
+        self.configured = root
+        self.finder = root.finder
+        self.path = os.path.realpath(root.path)
+        self.parent = os.path.dirname(self.path)
+        self.folder = Folder("", dirfd.open_root(self.path), dialect, path=self.path, source=root.finder.name)
+        self.reader = FileReader(self.folder, root.finder, record_limit)
+        self.sessions: dict[str, Session] = {}
+        self.covered: dict[str, str] = {}
+        self.shadowed: dict[str, str] = {}
+        self.odd: dict[str, str] = {}
+        self.watched: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return self.finder.name
+
+    def place_of(self, directory: str) -> str | None:
+        """The path below the root of a watched folder, empty for the root; None where it is elsewhere."""
+        if directory == self.path:
+            return ""
+        return directory[len(self.path) + 1 :] if directory.startswith(self.path + "/") else None
+
+    def path_of(self, place: str) -> str:
+        """The absolute path of what is at a path below the root."""
+        return f"{self.path}/{place}" if place else self.path
+
+    def names_session(self, place: str) -> bool:
+        """Whether the path is that of a session's file, or of one that would be if its name were an id."""
+        try:
+            return self.finder.session_of(place) is not None
+        except BadName:
+            return True
+
+    def look_at(self, place: str) -> ListedFile | None:
+        """The session's file at a path, None where there is no usable one. Raises OSError except where it is gone."""
+        found = self.finder.session_of(place)
+        if found is None:
+            return None
+        try:
+            look = self.folder.status_of(place)
+        except (FileNotFoundError, NotADirectoryError, dirfd.SymlinkRefused):
+            return None
+        reason = describe_unusable(look)
+        if reason is not None:
+            self.note_odd(place, reason)
+            return None
+        return ListedFile(place, found, look.st_mtime_ns, look.st_size, look.st_ino)
+
+    def note_odd(self, place: str, reason: str) -> None:
+        """Remember for `doctor` what is wrong with a file."""
+        if place in self.odd or len(self.odd) < MAX_ODD:
+            self.odd[place] = reason
+
+    def forget(self, place: str) -> None:
+        """There is nothing at this path any more."""
+        self.sessions.pop(place, None)
+        self.covered.pop(place, None)
+        self.shadowed.pop(place, None)
+        self.odd.pop(place, None)
+
+    def places_below(self, place: str) -> list[str]:
+        """Every path at `place` or below it that is known to have a session, shown or not; all of them if empty."""
+        known = [*self.sessions, *self.covered, *self.shadowed, *self.odd]
+        prefix = f"{place}/" if place else ""
+        return [one for one in known if one == place or one.startswith(prefix)]

@@ -1,0 +1,252 @@
+"""From a file of another program to its session in the catalog: shown, read on, replaced, removed, published.
+
+Knows open roots, the catalog and the feed. Does not know folders or watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import trio
+from msgspec.structs import replace
+
+from sessiond.errors import reason_of
+from sessiond.events.delayed_retry import DelayedRetry
+from sessiond.model.entry import Entry
+from sessiond.model.event import Phase
+from sessiond.sources import reading
+from sessiond.sources.finder import BadName
+from sessiond.sources.folding_queue import SLICE_BYTES, FoldingQueue
+from sessiond.sources.reading import FileReader, ListedFile
+from sessiond.sources.root import OpenRoot
+from sessiond.store.catalog import Catalog, Session
+from sessiond.store.folding import Advance
+from sessiond.tasks import RunSync
+
+# A new file of this size at most is published message by message; a longer one was copied, and is folded first.
+_PUBLISHED_BYTES = 1024 * 1024
+# So many bytes that were appended while the daemon did not run are folded at once.
+_MOST_APPENDED_BYTES = 4 * SLICE_BYTES
+
+
+class SessionNews(Protocol):
+    """What gets the news: the feed."""
+
+    async def read_on(self, session: Session) -> None:
+        """The session's file changed: read what is new."""
+
+    def session_appeared(self, session: Session) -> None:
+        """The session is new to the catalog."""
+
+    def session_disappeared(self, session: Session, reason: str) -> None:
+        """The session has left the catalog."""
+
+    def publish(self, session: Session, phase: Phase, reason: str | None) -> None:
+        """The session's row changed."""
+
+
+class SessionFiles:
+    """The sessions in the files below the roots. When the snapshot is not up to date any more `changed` is set and
+    `is_saved` cleared.
+
+    `roots` are those that are open now. Files with temporary errors are looked at again through `retries`, by the names
+    of their sources and their paths.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        news: SessionNews,
+        roots: Mapping[str, OpenRoot],
+        run_sync: RunSync,
+        retries: Callable[[], DelayedRetry[tuple[str, str]]],
+    ) -> None:
+        self._catalog, self._news, self._roots = catalog, news, roots
+        self._run_sync, self._retries = run_sync, retries
+        self.changed = trio.Event()
+        self.is_saved = True
+        self.queue = FoldingQueue(
+            run_sync, reader_of=self._reader_of, on_folded=self._on_folded, on_failed=self._on_failed
+        )
+
+    def _note_change(self) -> None:
+        self.is_saved = False
+        self.changed.set()
+
+    def add(self, root: OpenRoot, file: ListedFile, entry: Entry, *, publish: bool) -> Session | None:
+        """Show a session. None where another file, or a session of ours, is shown in its place."""
+        place = file.place
+        if place in root.sessions:
+            return None
+        root.odd.pop(place, None)
+        if self._catalog.carrier_of(entry.session_id) is not None:
+            root.covered[place] = entry.session_id
+            return None
+        rival = self._catalog.by_key.get(entry.session_key)
+        if rival is not None and not self._gives_way(root, rival, file):
+            root.shadowed[place] = entry.session_key
+            return None
+        session = Session(entry.session_key, entry, root.folder, place=place)
+        root.sessions[place] = session
+        self._catalog.add(session)
+        if session.is_partial and not file.found.is_compressed:
+            self.queue.add((session,))
+        if publish:
+            self._news.session_appeared(session)
+        self._note_change()
+        return session
+
+    def _gives_way(self, root: OpenRoot, rival: Session, file: ListedFile) -> bool:
+        """Whether another file of the same session is older, or gone; then its session is removed."""
+        try:
+            look = rival.folder.status_of(rival.place)
+        except OSError:
+            look = None
+        if look is not None and look.st_mtime_ns >= file.mtime_ns:
+            return False
+        self.remove(root, rival, "a newer file has this session")
+        if look is not None:
+            root.shadowed[rival.place] = rival.key
+        return True
+
+    def remove(self, root: OpenRoot, session: Session, reason: str) -> None:
+        """Show a session no more."""
+        root.forget(session.place)
+        self.queue.drop(session)
+        if self._catalog.by_key.get(session.key) is session:
+            self._catalog.remove(session)
+            self._news.session_disappeared(session, reason)
+        self._note_change()
+
+    async def check(self, root: OpenRoot, place: str) -> None:
+        """Something may have happened to a file: read on, show it, or remove it."""
+        try:
+            file = root.look_at(place)
+        except BadName as error:
+            root.note_odd(place, str(error))
+            return
+        except OSError as error:
+            self._note_failure(root, place, error)
+            return
+        session = root.sessions.get(place)
+        if file is None:
+            await self._drop(root, place)
+        elif session is None:
+            await self._show(root, file)
+        elif session.is_partial:
+            if not file.found.is_compressed:
+                self.queue.add((session,), first=True)
+        elif root.finder.id_in_head and session.entry.file.inode not in (0, file.inode):
+            # It was replaced, perhaps by one that has another id in its first line.
+            self.remove(root, session, "another file stands in its place")
+            await self._show(root, file)
+        elif (session.entry.file.mtime_ns, session.entry.file.bytes) != (file.mtime_ns, file.size):
+            await self._news.read_on(session)
+            self._note_change()
+
+    async def _drop(self, root: OpenRoot, place: str) -> None:
+        session = root.sessions.get(place)
+        reason = root.odd.get(place)
+        if session is None:
+            root.forget(place)
+        else:
+            self.remove(root, session, "file removed")
+            for other in [other for other, key in root.shadowed.items() if key == session.key]:
+                del root.shadowed[other]
+                await self.check(root, other)
+        if reason is not None:
+            root.note_odd(place, reason)
+
+    async def _show(self, root: OpenRoot, file: ListedFile) -> None:
+        """A file is new: show it. What stands in a short one is published."""
+        root.covered.pop(file.place, None)
+        root.shadowed.pop(file.place, None)
+        is_short = file.size <= _PUBLISHED_BYTES and not file.found.is_compressed
+        try:
+            entry: Entry | None = await self._run_sync(root.reader.identify, file)
+            if entry is not None and not is_short:
+                entry = await self._run_sync(root.reader.read_ends, file, entry)
+        except OSError as error:
+            self._note_failure(root, file.place, error)
+            return
+        if entry is None or self._roots.get(root.name) is not root:
+            return
+        session = self.add(root, file, entry, publish=True)
+        if session is not None and is_short:
+            await self._news.read_on(session)
+
+    async def describe(self, root: OpenRoot, place: str) -> None:
+        """A file beside a session changed, which says its title."""
+        session = root.sessions.get(place)
+        if session is None:
+            return
+        found = await self._run_sync(root.finder.facts_beside, root.folder.fd, place)
+        source = session.entry.source
+        if root.sessions.get(place) is not session or source is None or found == source.found:
+            return
+        begun = reading.begin_again(replace(session.entry, source=replace(source, found=found))).source
+        if begun is not None and begun.title is not None and begun.title_rank >= source.title_rank:
+            source = replace(source, title=begun.title, title_rank=begun.title_rank)
+        self._catalog.replace(session, replace(session.entry, source=replace(source, found=found)))
+        self._news.publish(session, "patch", "title")
+        self._note_change()
+
+    async def check_native(self, native_id: str) -> None:
+        """A session of ours has begun or ceased to carry a native id."""
+        for root in list(self._roots.values()):
+            if self._catalog.carrier_of(native_id) is None:
+                for place in [place for place, known in root.covered.items() if known == native_id]:
+                    await self.check(root, place)
+                continue
+            session = self._catalog.by_key.get(f"{root.name}:{native_id}")
+            if session is not None:
+                self.remove(root, session, "it is shown as a session of ours")
+                root.covered[session.place] = native_id
+
+    def read_known(self, root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | None:
+        """The entry of a file: as the snapshot has it, and what was appended since; else that of its ends.
+
+        None where it is no session yet, or cannot be read. Blocks.
+        """
+        try:
+            if known is not None and _may_continue(root, file, known):
+                if (known.file.bytes, known.file.mtime_ns) == (file.size, file.mtime_ns):
+                    return known
+                got = root.reader.fold_slice(file.place, known, _MOST_APPENDED_BYTES)
+                if not got.more:
+                    return got.entry
+            entry = root.reader.identify(file)
+            return root.reader.read_ends(file, entry) if entry is not None else None
+        except (OSError, MemoryError) as error:
+            root.note_odd(file.place, reason_of(error))
+            return None
+
+    def _reader_of(self, session: Session) -> FileReader | None:
+        root = self._roots.get(session.folder.source or "")
+        return root.reader if root is not None and root.sessions.get(session.place) is session else None
+
+    async def _on_folded(self, session: Session, got: Advance) -> None:
+        self._catalog.replace(session, got.entry)
+        self._news.publish(session, "patch", "read")
+        self._note_change()
+        await self.check(self._roots[session.folder.source or ""], session.place)  # what was appended meanwhile
+
+    def _on_failed(self, session: Session, error: OSError) -> None:
+        root = self._roots.get(session.folder.source or "")
+        if root is not None:
+            self._note_failure(root, session.place, error)
+
+    def _note_failure(self, root: OpenRoot, place: str, error: OSError) -> None:
+        if not self._retries().retry_if_passing((root.name, place), error):
+            root.note_odd(place, reason_of(error))
+
+
+def _may_continue(root: OpenRoot, file: ListedFile, known: Entry) -> bool:
+    """Whether an entry of the snapshot is one of this file, to which at most something was appended since."""
+    source, facts = known.source, known.file
+    if source is None or source.name != root.name or known.session_key != f"{root.name}:{known.session_id}":
+        return False
+    if not root.finder.id_in_head and known.session_id != file.found.native_id:
+        return False
+    return facts.inode == file.inode and facts.bytes <= file.size and facts.fold == root.folder.dialect.fold_version

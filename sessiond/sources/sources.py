@@ -1,0 +1,387 @@
+"""The sessions of other programs: find them, keep them up to date with their files, publish what changes.
+
+What a program appends goes to the feed, as for our own sessions. Nothing is ever written below a root. Knows roots and
+their folders. Does not know formats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+import trio
+
+from sessiond.config.settings import SourcesConfig
+from sessiond.errors import Unsupported, reason_of
+from sessiond.events.delayed_retry import DelayedRetry
+from sessiond.events.feed import TranscriptFeed
+from sessiond.events.watch import Kind
+from sessiond.events.watch_backend import NameChanged, NameGone, WatchEvent
+from sessiond.model.dialects import DIALECTS, TranscriptDialect
+from sessiond.model.entry import Entry
+from sessiond.sources import findings, reading, snapshot
+from sessiond.sources.finder import SourceRoot
+from sessiond.sources.reading import ListedFile
+from sessiond.sources.root import OpenRoot
+from sessiond.sources.session_files import SessionFiles
+from sessiond.sources.table import SOURCE_NAMES, root_of
+from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
+from sessiond.store.catalog import Session
+from sessiond.store.checks import Finding
+from sessiond.store.presence import is_at
+from sessiond.store.store import SessionStore
+from sessiond.tasks import own_threads
+
+log = structlog.get_logger("sessiond.sources")
+
+# Read in one go in a thread before others have their turn.
+_BATCH = 16
+# The sessions in a folder that appears later are published if they are not more than these; more were moved there.
+_MOST_PUBLISHED = 100
+# After a change so much time passes until the snapshot is saved.
+_SAVE_AFTER_S = 30.0
+# How long a thread may still use the descriptor of a root that was closed.
+_CLOSE_AFTER_S = 60.0
+
+
+class Sources:
+    """All sources. `run` belongs to the background nursery, after our own sessions were loaded.
+
+    `settings` gives the current configuration; `reconfigure` is called when it has changed. `listed` is set when the
+    sessions that were there at the start are in the catalog.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        feed: TranscriptFeed,
+        settings: Callable[[], SourcesConfig],
+        *,
+        environ: Mapping[str, str],
+        kind: Kind,
+        dialects: Mapping[str, TranscriptDialect] = DIALECTS,
+        most_watches: int | None = None,
+    ) -> None:
+        self._store, self._settings = store, settings
+        self._environ, self._kind = environ, kind
+        self._home = Path(environ.get("HOME") or "/")
+        self._dialects, self._most_watches = dialects, most_watches
+        self._run_sync = own_threads(1)
+        self._roots: dict[str, OpenRoot] = {}
+        # For a source without a folder: the nearest folder above it, which is watched, and the name that is missing.
+        self._missing: dict[str, tuple[str, str]] = {}
+        self._snapshot: snapshot.Snapshot = {}
+        # Held while roots and folders are opened, closed and looked through.
+        self._changing = trio.Lock()
+        self._natives: dict[str, None] = {}
+        self._requested = trio.Event()
+        self._watches: FolderWatches
+        self._nursery: trio.Nursery
+        self._retries = DelayedRetry[tuple[str, str]](self._retry)
+        self._files = SessionFiles(store.catalog, feed, self._roots, self._run_sync, lambda: self._retries)
+        self.listed = trio.Event()
+
+    @property
+    def partial_count(self) -> int:
+        """How many sessions were not read whole yet."""
+        return sum(session.is_partial for session in self._store.catalog.foreign.values())
+
+    async def complete(self, session: Session) -> None:
+        """Return when the session was read whole. StorageError or Unsupported where it cannot be read."""
+        if session.is_partial and session.place.endswith(".zst"):
+            raise Unsupported(
+                f"the transcript of {session.key} is compressed with zstd, which this sessiond cannot read:"
+                " unpack it with `unzstd`, or install the package `zstandard`",
+                code="compressed",
+                package="zstandard",
+            )
+        await self._files.queue.complete(session)
+
+    def findings(self) -> list[Finding]:
+        """What `doctor` says about the sources."""
+        config = self._settings()
+        polled = len(self._watches.polled) if self.listed.is_set() else 0
+        return findings.describe(config, self._roots, self._find_wanted(config), polled)
+
+    def reconfigure(self) -> None:
+        """The configuration has changed: sources are opened and closed accordingly."""
+        self._requested.set()
+
+    async def run(self) -> None:
+        """Show the sessions of other programs and follow their folders, until cancelled."""
+        async with open_watches(self._kind, self._most_watches) as self._watches, trio.open_nursery() as self._nursery:
+            nursery = self._nursery
+            try:
+                self._store.catalog.natives.changed = self._note_native
+                if self._find_wanted(self._settings()):
+                    self._snapshot = await self._run_sync(snapshot.load, self._store.root_fd)
+                async with self._changing:
+                    found = await self._open_roots()
+                nursery.start_soon(self._follow)
+                nursery.start_soon(self._retries.run)
+                nursery.start_soon(self._poll)
+                await self._add_listed(found)
+                self._snapshot = {}
+                self.listed.set()
+                nursery.start_soon(self._files.queue.run)
+                nursery.start_soon(self._save_later)
+                await self._apply_requests()
+            finally:
+                for root in self._roots.values():
+                    os.close(root.folder.fd)
+
+    def _note_native(self, native_id: str) -> None:
+        self._natives[native_id] = None
+        self._requested.set()
+
+    async def _apply_requests(self) -> None:
+        while True:
+            await self._requested.wait()
+            self._requested = trio.Event()
+            async with self._changing:
+                natives, self._natives = list(self._natives), {}
+                for native_id in natives:
+                    await self._files.check_native(native_id)
+                found = await self._open_roots()
+            await self._add_listed(found)
+
+    # Roots.
+
+    def _find_wanted(self, config: SourcesConfig) -> dict[str, SourceRoot]:
+        """Where the sources lie that are not switched off."""
+        found: dict[str, SourceRoot] = {}
+        for name in SOURCE_NAMES if config.enabled else ():
+            own = config.source(name)
+            if own.enabled is not False and name in self._dialects:
+                found[name] = root_of(name, self._environ, self._home, own.path)
+        return found
+
+    async def _open_roots(self) -> list[tuple[OpenRoot, ListedFile]]:
+        """Close the roots that are not wanted any more, open those that are there; the files in these."""
+        expected = self._find_wanted(self._settings())
+        for name, root in list(self._roots.items()):
+            if root.configured != expected.get(name):
+                self._close_root(root, "its source was switched off")
+        for name in [name for name in self._missing if name not in expected]:
+            self._stop_waiting(name)
+        found: list[tuple[OpenRoot, ListedFile]] = []
+        for name, wanted in expected.items():
+            opened = self._open_root(name, wanted) if name not in self._roots else None
+            if opened is not None:
+                found += [(opened, file) for file in await self._list(opened, "")]
+        return found
+
+    def _open_root(self, name: str, wanted: SourceRoot) -> OpenRoot | None:
+        self._stop_waiting(name)
+        try:
+            root = OpenRoot(wanted, self._dialects[name], self._store.record_limit)
+        except (OSError, ValueError) as error:
+            if not (isinstance(error, OSError) and self._retries.retry_if_passing((name, ""), error)):
+                self._watch_above(name, wanted.path)
+            return None
+        self._roots[name] = root
+        if root.parent != os.path.realpath(self._home):
+            # A root that is moved together with its folder is not told of it. The home is not watched: too much goes on
+            # in it, and nobody moves it.
+            with contextlib.suppress(OSError):
+                self._watches.add(root.parent, names_only=True)
+        return root
+
+    def _watch_above(self, name: str, path: Path) -> None:
+        """Watch the nearest folder above a missing root, in which the next one will appear."""
+        while path != path.parent:
+            above = os.path.realpath(path.parent)
+            try:
+                if not self._is_watched(above):
+                    self._watches.add(above, names_only=True)
+            except OSError:
+                path = path.parent
+                continue
+            self._missing[name] = above, path.name
+            return
+
+    def _stop_waiting(self, name: str) -> None:
+        above, _ = self._missing.pop(name, ("", ""))
+        if above and not self._is_watched(above):
+            self._watches.forget(above)
+
+    def _is_watched(self, path: str) -> bool:
+        """Whether a folder is watched for another reason too."""
+        return any(path == above for above, _ in self._missing.values()) or any(
+            path == root.parent or root.place_of(path) in root.watched for root in self._roots.values()
+        )
+
+    def _close_root(self, root: OpenRoot, reason: str) -> None:
+        del self._roots[root.name]
+        if not self._is_watched(root.parent):
+            self._watches.forget(root.parent)
+        for folder in root.watched:
+            self._watches.forget(root.path_of(folder))
+        for session in list(root.sessions.values()):
+            self._files.remove(root, session, reason)
+        # A thread may still be using the descriptor: closed now, its number could become another file's.
+        self._nursery.start_soon(_close_after, root.folder.fd)
+
+    async def _list(self, root: OpenRoot, folder: str) -> list[ListedFile]:
+        """Watch a folder and those below it, and list the files. Watched first, so that nothing is missed."""
+        while True:
+            listing: reading.Listing = await self._run_sync(reading.list_folder, root.folder.fd, root.finder, folder)
+            fresh = [one for one in listing.folders if one not in root.watched]
+            for one in fresh:
+                self._watch(root, one)
+            if not fresh:
+                break
+        for place, reason in listing.odd:
+            root.note_odd(place, reason)
+        return listing.files
+
+    def _watch(self, root: OpenRoot, folder: str) -> None:
+        root.watched.add(folder)
+        try:
+            self._watches.add(root.path_of(folder))
+        except OSError as error:
+            self._retries.retry_if_passing((root.name, folder), error)
+
+    async def _add_listed(self, found: list[tuple[OpenRoot, ListedFile]]) -> None:
+        """Show the sessions of roots that were opened, newest first. At the start nothing is published."""
+        if self.listed.is_set() and len(found) <= _MOST_PUBLISHED:
+            for root, file in found:
+                await self._files.check(root, file.place)
+            return
+        found.sort(key=lambda one: -one[1].mtime_ns)
+        for begin in range(0, len(found), _BATCH):
+            batch = found[begin : begin + _BATCH]
+            entries: list[Entry | None] = await self._run_sync(self._read_all, batch)
+            for (root, file), entry in zip(batch, entries, strict=True):
+                if entry is not None and self._roots.get(root.name) is root:
+                    self._files.add(root, file, entry, publish=False)
+
+    def _read_all(self, batch: list[tuple[OpenRoot, ListedFile]]) -> list[Entry | None]:
+        known = self._snapshot
+        return [self._files.read_known(root, file, known.get(root.path, {}).get(file.place)) for root, file in batch]
+
+    # Watching.
+
+    async def _follow(self) -> None:
+        while True:
+            for event in await self._watches.next_batch():
+                async with self._changing:
+                    found = await self._handle(event)
+                await self._add_listed(found)
+
+    async def _handle(self, event: WatchEvent) -> list[tuple[OpenRoot, ListedFile]]:
+        """Look at what an event is about; the files of roots that were opened because of it."""
+        if not isinstance(event, NameChanged | NameGone):
+            return await self._look_again()
+        self._watches.note_activity(event.directory)
+        found: list[tuple[OpenRoot, ListedFile]] = []
+        if (event.directory, event.name) in self._missing.values():
+            found = await self._open_roots()
+        for root in list(self._roots.values()):
+            folder = root.place_of(event.directory)
+            if folder is None:
+                if event.directory == root.parent and not is_at(root.path, root.folder.fd):
+                    self._close_root(root, "its folder was moved away")
+                    found += await self._open_roots()
+                continue
+            place = f"{folder}/{event.name}" if folder and event.name else folder or event.name
+            if isinstance(event, NameChanged):
+                await self._on_changed(root, place)
+            else:
+                found += await self._on_gone(root, place, is_folder=not event.name)
+        return found
+
+    async def _on_changed(self, root: OpenRoot, place: str) -> None:
+        described = root.finder.find_described(place)
+        if described is not None:
+            await self._files.describe(root, described)
+        elif root.names_session(place) or not root.finder.enters(place):
+            await self._files.check(root, place)
+        else:
+            await self._check_folder(root, place)
+
+    async def _check_folder(self, root: OpenRoot, folder: str) -> None:
+        """A folder is new, or may have changed unnoticed: look at everything in it."""
+        listed = {file.place for file in await self._list(root, folder)}
+        gone = [place for place in root.places_below(folder) if place not in listed]
+        for count, place in enumerate([*sorted(listed), *gone]):
+            if count % 64 == 0:
+                await trio.lowlevel.checkpoint()
+            await self._files.check(root, place)
+
+    async def _on_gone(self, root: OpenRoot, place: str, *, is_folder: bool) -> list[tuple[OpenRoot, ListedFile]]:
+        if is_folder:
+            root.watched.discard(place)
+            self._watches.forget(root.path_of(place))
+            if not place:
+                self._close_root(root, "its folder was removed")
+                return await self._open_roots()
+        for known in root.places_below(place):
+            await self._files.check(root, known)
+        return []
+
+    async def _look_again(self) -> list[tuple[OpenRoot, ListedFile]]:
+        """Events were missed: look at everything."""
+        found = await self._open_roots()
+        for root in list(self._roots.values()):
+            await self._check_folder(root, "")
+        return found
+
+    async def _retry(self, what: tuple[str, str]) -> None:
+        name, place = what
+        async with self._changing:
+            root = self._roots.get(name)
+            if root is None:
+                found = await self._open_roots()
+            else:
+                found = []
+                await self._on_changed(root, place)
+        await self._add_listed(found)
+
+    async def _poll(self) -> None:
+        """Look now and then at the folders that cannot be watched."""
+        while True:
+            await self._watches.has_polled.wait()
+            await trio.sleep(POLL_S)
+            for path in list(self._watches.polled):
+                async with self._changing:
+                    for root in list(self._roots.values()):
+                        folder = root.place_of(path)
+                        if folder is not None:
+                            await self._check_folder(root, folder)
+            if not self._watches.polled:
+                self._watches.has_polled = trio.Event()
+
+    # The snapshot.
+
+    async def _save_later(self) -> None:
+        while True:
+            await self._files.changed.wait()
+            self._files.changed = trio.Event()
+            await trio.sleep(_SAVE_AFTER_S)
+            await self.save()
+
+    async def save(self) -> None:
+        """Save what was read, for the next start."""
+        if self._files.is_saved or not self.listed.is_set():
+            return  # nothing has changed, or it would have only a part of the sessions
+        self._files.is_saved = True
+        whole = [session for session in self._store.catalog.foreign.values() if not session.is_partial]
+        pieces: list[bytes] = []
+        for piece in snapshot.encode(whole):
+            pieces.append(piece)
+            await trio.lowlevel.checkpoint()
+        try:
+            await self._run_sync(snapshot.save, self._store.root_fd, pieces)
+        except OSError as error:
+            log.warning("what was read of other programs' sessions was not saved", reason=reason_of(error))
+
+
+async def _close_after(fd: int) -> None:
+    try:
+        await trio.sleep(_CLOSE_AFTER_S)
+    finally:
+        os.close(fd)

@@ -1,0 +1,20 @@
+"""The table of sources. A new one is a dialect, a finder and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sessiond.sources import claude, codex, gemini, pi
+from sessiond.sources.finder import RootOf, SourceFinder, SourceRoot
+
+_ROOTS: dict[str, tuple[RootOf, SourceFinder]] = {
+    module.FINDER.name: (module.find_root, module.FINDER) for module in (claude, codex, gemini, pi)
+}
+SOURCE_NAMES = tuple(_ROOTS)
+
+
+def root_of(name: str, environ: Mapping[str, str], home: Path, configured: Path | None = None) -> SourceRoot:
+    """Where the sessions of a program are: where the configuration says, else where the program puts them."""
+    find_root, finder = _ROOTS[name]
+    return SourceRoot(configured, finder) if configured is not None else find_root(environ, home)
