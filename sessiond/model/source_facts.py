@@ -37,8 +37,9 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under `usage_id`;
     `has_usage_records`: what may be a repetition of usage does not count any more. `titles_of` are titles that count
     when a line with that id comes, `last_id` is the id of the newest line with one. `unknown` counts lines by types
-    that the dialect does not know. `partial`: only the ends of the file were read.
-    `keys` are hashes of the newest messages' keys, where lines change a list of messages (`model.message_list`).
+    that the dialect does not know. `partial`: only the ends of the file were read. `keys` are hashes of the newest
+    messages' keys, where lines change a list of messages (`model.message_list`). `tail_begin` is where the last line
+    that was folded begins, and `tail_check` its checksum: programs may write a file anew in place.
     """
 
     name: str
@@ -56,3 +57,5 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     markers: Count = 0
     partial: bool = False
     keys: bytes = b""
+    tail_begin: Count = 0
+    tail_check: Count = 0

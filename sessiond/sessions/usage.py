@@ -13,6 +13,8 @@ import msgspec
 
 from sessiond.clock import iso_ms
 from sessiond.config.settings import Price
+from sessiond.model.entry import Entry
+from sessiond.model.line_facts import LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import BadLine, Record
 from sessiond.model.usage import Usage, cost_of, read_usage
@@ -60,6 +62,20 @@ def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | 
     return (usage.input * price.input + usage.output * price.output + cached + stored) / 1_000_000
 
 
+def _usage_in(record: Record) -> tuple[Usage | None, str]:
+    """The usage in a message of an assistant, and its model."""
+    if record.role != "assistant" or record.message is None:
+        return None, UNKNOWN_MODEL
+    head = _decode_head(record.message)
+    return read_usage(head.usage), head.model if isinstance(head.model, str) and head.model else UNKNOWN_MODEL
+
+
+def _usage_stated(facts: LineFacts, entry: Entry) -> tuple[Usage | None, str]:
+    """The usage that a line of another program states, and the model."""
+    is_repeated = facts.usage_may_repeat and entry.source is not None and entry.source.has_usage_records
+    return None if is_repeated else facts.usage, facts.model or entry.model or UNKNOWN_MODEL
+
+
 class UsageCount:
     """Sums up the usage of sessions. A message that a fork or a copy repeats is counted once."""
 
@@ -100,30 +116,27 @@ class UsageCount:
     def _block(self, session: Session, data: bytes) -> None:
         # Every line of an assistant message with usage contains this, however it is formatted.
         sign = session.dialect.usage_sign
-        at = data.find(sign)
+        at = data.rfind(sign)
         while at >= 0:
-            end = data.find(b"\n", at)
-            line = data[data.rfind(b"\n", 0, at) + 1 : end]
+            begin = data.rfind(b"\n", 0, at) + 1
+            line = data[begin : data.find(b"\n", at)]
             if len(line) <= self._limit:
                 self._line(session, line)
-            at = data.find(sign, end)
+            # The newest first: of lines that repeat the usage of a message it has the last word.
+            at = data.rfind(sign, 0, begin)
 
     def _line(self, session: Session, line: bytes) -> None:
         try:
             record = session.dialect.parse(line)
         except BadLine:
             return
-        if record.role != "assistant" or record.message is None:
-            return
-        head = _decode_head(record.message)
-        usage = read_usage(head.usage)
+        usage, model = _usage_in(record) if record.facts is None else _usage_stated(record.facts, session.entry)
         # A message without a time is counted for the last day of its session.
         stamp = record.timestamp_ms if record.timestamp_ms is not None else session.entry.updated_at
         if usage is None or stamp < self._since or (self._until is not None and stamp >= self._until):
             return
         if self._is_copy(record, stamp):
             return
-        model = head.model if isinstance(head.model, str) and head.model else UNKNOWN_MODEL
         cost = cost_of(usage)
         if cost is None:
             cost = price_of(self._pricing, model, usage)
@@ -136,10 +149,12 @@ class UsageCount:
             usage_sum.add(usage, cost)
 
     def _is_copy(self, record: Record, stamp: int) -> bool:
-        if record.id is None:
+        # Each line of a message in parts repeats its usage, and forks copy the message.
+        usage_id = record.facts.usage_id or record.message_id if record.facts is not None else None
+        if usage_id is None and record.id is None:
             return False
         # Record ids of pi are short; id and time together identify a record.
-        key = hash((record.id, stamp))
+        key = hash(usage_id) if usage_id is not None else hash((record.id, stamp))
         if key in self._seen:
             return True
         self._seen.add(key)

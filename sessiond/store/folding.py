@@ -146,7 +146,7 @@ def advance_open(
     """As `advance`, on an open file."""
     stat = os.fstat(fd)
     facts = entry.file
-    rewritten = not continues(fd, facts, stat)
+    rewritten = not (continues(fd, facts, stat) and has_last_line(fd, entry))
     mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     if rewritten or facts.fold != dialect.fold_version:
         entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten and not holds(fd, facts, stat) else None)
@@ -157,8 +157,9 @@ def advance_open(
     steps: list[FoldedLine] = []
     joined = _JoinedSteps(fd, entry, record_limit, dialect) if dialect.joins and collect else None
     odd = _Oddities()
-    read_to = stat.st_size
+    read_to, tail_begin = stat.st_size, None
     for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed, dialect=dialect):
+        tail_begin = line.offset
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd, dialect=dialect)
         if joined is not None:
             steps.append(joined.step(fd, line, entry))
@@ -182,6 +183,9 @@ def advance_open(
         rewritten_at=facts.rewritten_at,
     )
     entry = replace(entry, file=facts)
+    if tail_begin is not None and entry.source is not None:
+        check = transcript.line_checksum(fd, tail_begin, folded_to)
+        entry = replace(entry, source=replace(entry.source, tail_begin=tail_begin, tail_check=check))
     numbered = [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
 
@@ -308,6 +312,14 @@ def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
     if facts.inode == 0:
         return True
     return facts.inode == stat.st_ino and holds(fd, facts, stat)
+
+
+def has_last_line(fd: int, entry: Entry) -> bool:
+    """Whether the last folded line of another program's file is still there as it was: they may write in place."""
+    source, folded_to = entry.source, entry.file.folded_to
+    if source is None or not folded_to:
+        return True
+    return transcript.line_checksum(fd, source.tail_begin, folded_to) == source.tail_check
 
 
 def holds(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:

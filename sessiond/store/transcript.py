@@ -24,6 +24,7 @@ from sessiond.store.tail import Tail
 BLOCK = 64 * 1024
 # So many bytes before an offset identify a file: they have the end of a record's text, or its timestamp.
 CHECKED = 128
+_LINE_CHECKED = 2**20
 # Counting the lines of so many bytes takes a few milliseconds.
 _COUNTED = 16 * 2**20
 # A line of this size takes 1 to 2 ms to parse, the longest ones 25 ms and more. So the feed, which runs on the event
@@ -188,6 +189,11 @@ def checksum(fd: int, offset: int) -> int:
     """A checksum of the bytes right before `offset`, by which a rewritten file is told from one that grew."""
     begin = max(0, offset - CHECKED)
     return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
+
+
+def line_checksum(fd: int, begin: int, end: int) -> int:
+    """A checksum of the bytes of a line; of the first MiB of a longer one."""
+    return zlib.crc32(os.pread(fd, min(end - begin, _LINE_CHECKED), begin)) if begin < end else 0
 
 
 class WrittenBytes(NamedTuple):

@@ -250,6 +250,28 @@ def test_a_message_of_many_long_lines_is_joined_though_they_are_not_kept():
         assert sum(texts_of(one.record.message)[0].startswith("r") for one, _ in got.lines if one.record) == 6
 
 
+@pytest.mark.parametrize("kept", [60, 400])
+def test_a_file_written_anew_in_place_is_folded_again_though_its_end_looks_the_same(kept):
+    old, new = (line("user", text + "x" * kept) for text in ("old", "new"))
+    with file_of(line("user", "first") + old) as fd:
+        entry = fold(fd).entry
+        os.pwrite(fd, line("user", "first") + new + line("user", "more"), 0)
+        got = fold(fd, entry)
+        assert got.rewritten and got.entry.message_count == 3
+        assert [step.seq for step in got.steps] == [1, 2, 3]
+        assert not fold(fd, got.entry).rewritten
+
+
+def test_a_last_line_that_is_blank_or_long_is_remembered_too():
+    with file_of(line("user", "x" * 3 * 2**20) + b"  \n") as fd:
+        entry = fold(fd).entry
+        os.pwrite(fd, b"\n" + line("user", "more"), entry.file.folded_to)
+        got = fold(fd, entry)
+        assert not got.rewritten and got.entry.message_count == 2
+        os.pwrite(fd, b"n", entry.file.folded_to + 12)
+        assert fold(fd, got.entry).rewritten
+
+
 def test_matches_of_a_search_are_numbered_as_the_messages_are(tmp_path: Path):
     model = Model(INTERLEAVED + LONG[:20])
     (tmp_path / "native-1.jsonl").write_bytes(b"".join(model.lines))
