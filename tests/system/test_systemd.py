@@ -208,6 +208,8 @@ def test_reload_takes_a_good_file_and_ignores_a_bad_one(machine: SystemdMachine)
     machine.configure()
     machine.answer("status")
     pid = machine.pid()
+    # It may answer before systemd has read that it is ready, and then a reload would count as part of the start.
+    machine.systemd.wait_until(lambda: machine.service("ActiveState") == {"ActiveState": "active"})
     agents = ECHO.format("main") + ECHO.format("second")
     machine.systemd.write(CONFIG, agents)
     machine.systemctl("reload", SERVICE)
