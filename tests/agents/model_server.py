@@ -7,7 +7,8 @@ The answer depends on the last message only:
 - a text with `RUN <command>` in it: a call of the agent's shell tool (after some thinking, where the API has that);
   `RUN` on several lines: several calls in one answer
 - a text with `TELL <session key> <message>` in it: a call of the tool sessions_send, where the agent has it
-- a text with `CALL <tool> <JSON object>` in it: a call of that tool with these arguments
+- a text with `CALL <tool> <JSON object>` in it: a call of that tool with these arguments (with only `input` in the
+  object, in the vendors' API that has such calls: a call with that as free text)
 - a text with `SLOWLY <seconds>` in it: the beginning of an answer, and the rest after that time
 - a text with `HANG` in it: the beginning of an answer, and then nothing
 - any other text: `Answer <number of user texts> to: <text>`
@@ -173,7 +174,10 @@ def responses_events(turn: Turn, model: str, number: int) -> list[Json]:
             item = {"type": "function_call", "id": f"fc_{ident}", "call_id": f"call_{ident}", "name": own}
             if namespace:
                 item["namespace"] = namespace
-            item["arguments"] = json.dumps(arguments)
+            if set(arguments) == {"input"}:
+                item |= {"type": "custom_tool_call", "input": arguments["input"]}
+            else:
+                item["arguments"] = json.dumps(arguments)
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})
     else:
         text = turn.answer()

@@ -221,12 +221,18 @@ def quote(value: Any) -> str:
 RECORDERS = {"gemini": record_gemini, "opencode": record_opencode, "pi": record_pi}
 
 
-def main(binaries: Path, names: list[str]) -> None:
+def load_agents() -> Any:
+    """The module conftest.py of this folder."""
     loader = importlib.util.spec_from_file_location("agents", HERE / "conftest.py")
     assert loader is not None and loader.loader is not None
     agents = importlib.util.module_from_spec(loader)
     sys.modules["agents"] = agents
     loader.loader.exec_module(agents)
+    return agents
+
+
+def main(binaries: Path, names: list[str]) -> None:
+    agents = load_agents()
     for name in names or sorted(RECORDERS):
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
             place = Place(Path(folder), binaries, agents, name)

@@ -22,8 +22,12 @@ class Scrubber:
     """
 
     def __init__(self, places: dict[str, str], foreign: frozenset[str] = frozenset()) -> None:
-        self._places = dict(sorted(places.items(), key=lambda pair: -len(pair[0])))
+        self.places = dict(sorted(places.items(), key=lambda pair: -len(pair[0])))
         self._foreign = foreign
+
+    def add_place(self, place: str, name: str) -> None:
+        """Replace one more word of this machine."""
+        self.places = {place: name, **self.places}
 
     def scrub_lines(self, text: str) -> str:
         """The JSON lines of a transcript, scrubbed."""
@@ -51,6 +55,6 @@ class Scrubber:
         return tag + (_FILLER * (len(text) // len(_FILLER) + 1))[: len(text) - len(tag)]
 
     def _replace_places(self, text: str) -> str:
-        for place, name in self._places.items():
+        for place, name in self.places.items():
             text = text.replace(place, name)
         return text

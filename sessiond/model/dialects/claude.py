@@ -44,6 +44,8 @@ _BOOKKEEPING = frozenset(
 )
 # The model in messages that the program wrote itself, as for errors of the service.
 _SYNTHETIC = "<synthetic>"
+# It stands between a command and what was typed next.
+_NO_ANSWER = [{"type": "text", "text": "No response requested."}]
 _SERVICE = Service("anthropic-messages", "anthropic")
 _QUEUED = b'"queued_command"'
 
@@ -182,12 +184,11 @@ def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
     message = open_part(_decode_message, opened.message)
     if message is None or _is_left_out(opened):
         return _plain_record(kind, opened, line)
-    model = known_text(text_in(message.model))
+    model, usage = known_text(text_in(message.model)), usage_of(message.usage)
+    blocks = assistant_blocks(message.content)
     if model == _SYNTHETIC:
         model, usage = None, None
-    else:
-        usage = usage_of(message.usage)
-    blocks = assistant_blocks(message.content)
+        blocks = [] if blocks == _NO_ANSWER else blocks
     reason = stop_reason(text_in(message.stop_reason), blocks)
     if _is_true(opened.is_aborted_mid_stream):
         reason = "aborted"

@@ -150,8 +150,10 @@ def _item_record(kind: str, opened: _CodexLine, item: CodexItem | None, stamp: i
     own_id = known_text(text_in(item.id))
     if message is None:
         name = item.type if isinstance(item.type, str) else ""
-        unknown = None if name in _ITEMS or name.endswith(("_call", "_output")) else f"{kind}/{name}"
-        return Record(kind, line, own_id, stamp, facts=LineFacts(unknown_type=unknown) if unknown else None)
+        if name in _ITEMS or name.endswith(("_call", "_output")):
+            return Record(kind, line, own_id, stamp)
+        unknown = kind if name == kind else f"{kind}/{name}"
+        return Record(kind, line, own_id, stamp, facts=LineFacts(unknown_type=unknown))
     is_typed = message["role"] == "user"
     return Record(kind, line, own_id, stamp, message["role"], message_bytes(message, stamp), is_typed=is_typed)
 

@@ -56,12 +56,9 @@ def bad_reason(line: bytes) -> str:
 
 
 def open_part(decode: Callable[[bytes], _T], part: msgspec.Raw) -> _T | None:
-    """The fields that `decode` knows of a part of a line, None where it is something else or nested too deeply."""
-    data = bytes(part)
-    if not data or is_too_deep(data):
-        return None
+    """The fields that `decode` knows of a part of a line, None where it is something else."""
     try:
-        return decode(data)
+        return decode(bytes(part))
     except _UNREADABLE:
         return None
 
