@@ -76,9 +76,10 @@ class Catalog:
         """Register the sessions at once; False, and none of them, where any two have a key or an id in common."""
         by_key = {session.key: session for session in sessions}
         by_id = {session.entry.session_id: session for session in sessions}
-        if not len(by_key) == len(by_id) == len(sessions) or any(session.archived for session in sessions):
+        folders = {session.folder for session in sessions}
+        if not len(by_key) == len(by_id) == len(sessions) or any(folder.archived for folder in folders):
             return False
-        if not (self.by_key.keys().isdisjoint(by_key) and self.by_id.keys().isdisjoint(by_id)):
+        if not (self.by_key.keys().isdisjoint(by_key.keys()) and self.by_id.keys().isdisjoint(by_id.keys())):
             return False
         self.by_key.update(by_key)
         self.by_id.update(by_id)

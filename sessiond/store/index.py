@@ -11,7 +11,6 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -30,12 +29,9 @@ _encode = msgspec.json.Encoder().encode
 # Encoding this many entries takes about a millisecond; the saver lets others run between such chunks.
 CHUNK = 250
 # About so many bytes are decoded at once: during that millisecond nothing else runs, not even the event loop.
-_PIECE_BYTES = 256 * 1024
+_PIECE_BYTES = 192 * 1024
 # Between two entries in a file of the daemon's own. In JSON a string has no line break.
 _BETWEEN = b',\n"'
-# Texts that many sessions have in common; each is kept in memory once.
-_SHARED = ("cwd", "model", "model_provider", "status")
-_shared_texts = attrgetter(*_SHARED)
 # A file that is not JSON and changed this recently may still be being written.
 BEING_WRITTEN_MS = 60_000
 # The beginning of a file that no program is still writing: one of the daemon's own, which are only ever renamed into
@@ -130,9 +126,15 @@ def _is_too_deep(entry: Entry) -> bool:
 
 def _share_values(entry: Entry, shared: dict[str, str]) -> None:
     """Let the entry have the same objects as others for the same values: a sixth of its memory."""
-    for name, text in zip(_SHARED, _shared_texts(entry), strict=True):
-        if text is not None and (known := shared.setdefault(text, text)) is not text:
-            force_setattr(entry, name, known)
+    # Without a loop, which took a tenth of the time of a start.
+    if (text := entry.cwd) is not None:
+        force_setattr(entry, "cwd", shared.setdefault(text, text))
+    if (text := entry.model) is not None:
+        force_setattr(entry, "model", shared.setdefault(text, text))
+    if (text := entry.model_provider) is not None:
+        force_setattr(entry, "model_provider", shared.setdefault(text, text))
+    if (text := entry.status) is not None:
+        force_setattr(entry, "status", shared.setdefault(text, text))
     if entry.created_at == entry.updated_at:
         force_setattr(entry, "created_at", entry.updated_at)
     facts = entry.file

@@ -237,6 +237,10 @@ def test_it_loads_the_same_whether_it_has_the_form_of_the_daemons_own_or_another
 
 
 def test_values_that_sessions_have_in_common_are_in_memory_once(folder):
-    index.save(folder.fd, index.encode_index([session(number, cwd=f"/{'x' * 50}") for number in range(2)]))
+    names = ("cwd", "model", "model_provider", "status")
+    values = {name: f"/{name * 10}" for name in names}
+    index.save(folder.fd, index.encode_index([session(number, **values) for number in range(2)]))
     one, other = index.load(folder.fd).ours.values()
-    assert one.cwd is other.cwd and one.cwd is not None
+    for name in names:
+        assert getattr(one, name) is getattr(other, name)
+        assert getattr(one, name) == values[name]
