@@ -127,6 +127,9 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
         page = None
     if subscription.behind.get(key) is not lag:
         return  # meanwhile its place changed, or it stopped following
+    if page is not None and page.is_cut:
+        lag.place = FollowPlace(session.session_id, 0, 0, "rewritten")
+        return
     if page is None or page.end == begin:
         # The file was moved, removed or rewritten, which the feed has not seen yet; or there is no free descriptor.
         store.read_new(session)

@@ -15,6 +15,7 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import FileFacts
 from sessiond.store import transcript
 from sessiond.store.joining import ForwardJoiner
+from sessiond.store.listing import MessageListing
 from sessiond.store.tail import Tail
 
 # Large enough to be fast, small enough that queued events in between do not wait long.
@@ -35,8 +36,11 @@ class ReplayLine(NamedTuple):
 
 
 class ReplayPage(NamedTuple):
+    """`is_cut`: messages from before the place are gone, so that the follower has to begin again."""
+
     lines: list[ReplayLine]
     end: int
+    is_cut: bool = False
 
 
 def read_page(
@@ -45,6 +49,9 @@ def read_page(
     """Lines from a place on, each with the checksum of what precedes its end; None where it is not the file that the
     feed has read.
     """
+    if dialect.lists:
+        page = _read_listed(fd, facts, place, record_limit, dialect)
+        return page if _is_current(fd, facts, place.offset) else None
     lines: list[ReplayLine] = []
     offset, end = place.offset, None
     tail = Tail(offset, record_limit)
@@ -59,9 +66,33 @@ def read_page(
             end = line.end
             break
     # Checked after reading, so that lines of another file are never used.
-    if os.fstat(fd).st_ino != facts.inode or transcript.checksum(fd, facts.folded_to) != facts.check:
+    if not _is_current(fd, facts, offset):
         return None
-    return ReplayPage(lines, tail.whole if end is None else end) if transcript.is_line_start(fd, offset) else None
+    return ReplayPage(lines, tail.whole if end is None else end)
+
+
+def _is_current(fd: int, facts: FileFacts, offset: int) -> bool:
+    """Whether the file is the one that the feed has read, and a line begins at `offset`."""
+    if os.fstat(fd).st_ino != facts.inode or transcript.checksum(fd, facts.folded_to) != facts.check:
+        return False
+    return transcript.is_line_start(fd, offset)
+
+
+def _read_listed(
+    fd: int, facts: FileFacts, place: FollowPlace, record_limit: int, dialect: TranscriptDialect
+) -> ReplayPage:
+    """The messages that are new or were replaced behind the place: first the replaced ones, by their last change."""
+    listing = MessageListing(fd, facts.folded_to, record_limit, dialect)
+    if place.seq and listing.cut_at > place.offset:
+        return ReplayPage([], place.offset, is_cut=True)
+    had = min(place.seq, len(listing.messages))
+    later = [number for number in range(1, had + 1) if listing.messages[number - 1].end > place.offset]
+    later.sort(key=lambda number: listing.messages[number - 1].end)
+    lines = []
+    for number in (*later, *range(had + 1, len(listing.messages) + 1)):
+        line = listing.read(number)
+        lines.append(ReplayLine(line, transcript.checksum(fd, line.end), number if number <= had else 0))
+    return ReplayPage(lines, facts.folded_to)
 
 
 class _JoinedLines:

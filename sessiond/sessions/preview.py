@@ -19,6 +19,7 @@ from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.store import transcript
 from sessiond.store.catalog import CurrentTexts, Session
 from sessiond.store.joining import read_joined_backwards
+from sessiond.store.listing import MessageListing
 from sessiond.store.store import SessionStore
 from sessiond.store.transcript import Line
 
@@ -119,6 +120,9 @@ def _last_items(fd: int, end: int, record_limit: int, wanted: _Wanted, dialect: 
 
 
 def _lines_backwards(fd: int, end: int, record_limit: int, dialect: TranscriptDialect) -> Iterator[Line]:
+    if dialect.lists:
+        listing = MessageListing(fd, end, record_limit, dialect)
+        return listing.read_backwards(len(listing.messages))
     if dialect.joins:
         return read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=end)
     return transcript.read_backwards(fd, end, record_limit, dialect=dialect)

@@ -14,11 +14,13 @@ from functools import partial
 import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.message_list import messages_in
 from sessiond.model.record import BadLine, Record
 from sessiond.sessions.prefilter import Prefilter, fold_case
 from sessiond.store import blocks, dirfd
 from sessiond.store.catalog import Session
 from sessiond.store.joining import read_joined_backwards
+from sessiond.store.listing import MessageListing
 from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
 
@@ -138,6 +140,7 @@ class Search:
             record = dialect.parse(line)
         except BadLine:
             return
+        record = next(iter(messages_in(record)), record)
         stamp = record.timestamp_ms if record.timestamp_ms is not None else place.bound
         if record.message is None or not self._is_wanted(record, stamp):
             return
@@ -177,6 +180,10 @@ class MatchNumbering:
         """Count the messages; runs in worker threads."""
         for session, matches in self._wanted.items():
             place, seq = self._ends[session]
+            if session.dialect.lists:
+                self._find_listed(place, matches)
+                yield
+                continue
             if session.dialect.joins:
                 yield from self._count_joined(place, seq, matches)
                 continue
@@ -201,11 +208,27 @@ class MatchNumbering:
                 place.end = block.start
                 yield
 
+    def _find_listed(self, place: _SearchPlace, matches: list[Match]) -> None:
+        """Matches in lines that the list of messages does not show any more get no number, and so are left out."""
+        session = place.session
+        try:
+            fd = session.folder.open_file(session.file_name)
+        except OSError:
+            return
+        with dirfd.closing(fd):
+            if os.fstat(fd).st_ino != place.inode:
+                return
+            listing = MessageListing(fd, place.end, self._limit, session.dialect)
+            wanted = {match.end for match in matches}
+            for number, message in enumerate(listing.messages, 1):
+                if message.end in wanted:
+                    self.numbers.setdefault((session, message.end), number)
+
     def _count_joined(self, place: _SearchPlace, seq: int, matches: list[Match]) -> Iterator[None]:
         session, dialect = place.session, place.session.dialect
         waiting = sorted({match.end for match in matches})
         try:
-            fd = dirfd.open_file(session.folder.fd, session.file_name, os.O_RDONLY)
+            fd = session.folder.open_file(session.file_name)
         except OSError:
             return
         with dirfd.closing(fd):

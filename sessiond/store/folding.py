@@ -16,9 +16,11 @@ from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.fold import fold_bad_line
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.lax import whole_ms
+from sessiond.model.message_list import apply_line, state_of
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
 from sessiond.store.joining import ForwardJoiner
+from sessiond.store.listing import split_line
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line, WrittenBytes
 
@@ -156,12 +158,15 @@ def advance_open(
     tail = Tail(start, record_limit, passed_to)
     steps: list[FoldedLine] = []
     joined = _JoinedSteps(fd, entry, record_limit, dialect) if dialect.joins and collect else None
+    listed = ListedSteps(entry) if dialect.lists and collect else None
     odd = _Oddities()
     read_to, tail_begin = stat.st_size, None
     for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed, dialect=dialect):
         tail_begin = line.offset
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd, dialect=dialect)
-        if joined is not None:
+        if listed is not None:
+            steps += listed.steps(fd, line, entry)
+        elif joined is not None:
             steps.append(joined.step(fd, line, entry))
         elif collect:
             steps.append(FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
@@ -187,6 +192,7 @@ def advance_open(
         check = transcript.line_checksum(fd, tail_begin, folded_to)
         entry = replace(entry, source=replace(entry.source, tail_begin=tail_begin, tail_check=check))
     numbered = [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
+    rewritten = rewritten or (listed is not None and listed.is_cut)
     return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
 
 
@@ -266,6 +272,34 @@ class _JoinedSteps:
         if part_of and line.record is not None:
             self._message_bytes += len(line.record.message or b"")
         return FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end), part_of)
+
+
+class ListedSteps:
+    """The steps of a dialect whose lines change a list of messages. `is_cut`: messages were taken away.
+
+    A message that is replaced keeps its number, as one that grows.
+    """
+
+    __slots__ = ("_state", "is_cut")
+
+    def __init__(self, entry: Entry) -> None:
+        self._state = state_of(entry)
+        self.is_cut = False
+
+    def steps(self, fd: int, line: Line, entry: Entry) -> list[FoldedLine]:
+        """The steps of one line: one for each message that it places, or one without a message."""
+        check = transcript.checksum(fd, line.end)
+        if line.record is None:
+            return [FoldedLine(line, entry, entry.message_count, check)]
+        before = self._state.count
+        self._state, change = apply_line(self._state, line.record)
+        self.is_cut = self.is_cut or change.is_cut
+        steps = [
+            FoldedLine(split_line(line, message), entry, max(number, before), check, number if number <= before else 0)
+            for number, message in change.placed
+        ]
+        bare = Line(line.offset, line.end, replace(line.record, message=None, more=()))
+        return steps or [FoldedLine(bare, entry, entry.message_count, check)]
 
 
 class _Oddities:

@@ -14,6 +14,7 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import Record
 from sessiond.store import transcript
 from sessiond.store.joining import read_joined_backwards
+from sessiond.store.listing import MessageListing
 from sessiond.store.transcript import Line
 
 # 200 messages of ordinary size.
@@ -68,6 +69,12 @@ def page_backwards(
     no bad line before `end`: then lines are decoded by the block, which takes half the time. Parts up to `stop` of a
     message that begins before `end` belong to it.
     """
+    if dialect.lists:
+        listing = MessageListing(fd, max(end, stop), record_limit, dialect)
+        # Since the cursor was given out the list may have been cut.
+        end_seq = min(end_seq, len(listing.messages))
+        lines = listing.read_backwards(end_seq)
+        return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
     if dialect.joins:
         lines = read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=max(end, stop))
         return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)

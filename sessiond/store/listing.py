@@ -1,0 +1,77 @@
+"""Read transcripts whose lines change a list of messages. Only for dialects that say so (`lists`).
+
+What the list is after a line is decided by `model.message_list`. Finding it out takes reading the file from its
+beginning; only places are kept of it, and the messages that are wanted are read again. Synchronous. Knows lines and
+offsets. Does not know sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.message_list import ListChange, ListState, apply_line, messages_in
+from sessiond.model.record import Record
+from sessiond.store import transcript
+from sessiond.store.transcript import Line
+
+
+class ListedMessage(NamedTuple):
+    """Where a message of the list stands: its line, and which one of the messages in the line it is."""
+
+    offset: int
+    end: int
+    place: int
+
+
+class MessageListing:
+    """The list of messages that a file has at `stop`. Use it while `fd` is open.
+
+    `cut_at` is the end of the last line that took messages away, 0 where none did.
+    """
+
+    def __init__(self, fd: int, stop: int, record_limit: int, dialect: TranscriptDialect) -> None:
+        self._fd, self._limit, self._dialect = fd, record_limit, dialect
+        self._line: Line | None = None
+        self.messages: list[ListedMessage] = []
+        self.cut_at = 0
+        state = ListState()
+        for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect, stop=stop):
+            if line.record is not None:
+                state, change = apply_line(state, line.record)
+                self._apply(line, line.record, change)
+
+    def _apply(self, line: Line, record: Record, change: ListChange) -> None:
+        if change.is_cut:
+            self.cut_at = line.end
+        del self.messages[change.kept :]
+        places = {id(message): place for place, message in enumerate(messages_in(record))}
+        for number, message in change.placed:
+            self.messages[number - 1 : number] = [ListedMessage(line.offset, line.end, places[id(message)])]
+
+    def read(self, number: int) -> Line:
+        """The message with a number, from 1, as a line of its own."""
+        found = self.messages[number - 1]
+        line = self._line
+        if line is None or line.offset != found.offset:
+            lines = transcript.read_lines(self._fd, found.offset, self._limit, dialect=self._dialect, stop=found.end)
+            line = self._line = next(lines, Line(found.offset, found.end, None, "gone"))
+        if line.record is None:
+            return line  # the file was rewritten meanwhile, which the feed notices
+        messages = messages_in(line.record)
+        return split_line(line, messages[found.place] if found.place < len(messages) else None)
+
+    def read_backwards(self, count: int) -> Iterator[Line]:
+        """The first `count` messages of the list, newest first."""
+        for number in range(min(count, len(self.messages)), 0, -1):
+            yield self.read(number)
+
+
+def split_line(line: Line, message: Record | None) -> Line:
+    """The line as if it had only one of its messages."""
+    if message is None:
+        return Line(line.offset, line.end, None, "gone")
+    return Line(line.offset, line.end, replace(message, more=()) if message.more else message)

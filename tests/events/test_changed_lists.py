@@ -1,0 +1,137 @@
+"""What another program takes back in its list of messages reaches the followers as a resync, and the list as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from support.followed_store import FollowedStore, Reader, append, followed_store
+
+from sessiond.events.subscription import FollowPlace
+from sessiond.model.dialects import DIALECTS
+from sessiond.model.event import MessageEvent, ResyncEvent
+from sessiond.model.foreign_fold import begin_foreign
+from sessiond.model.source_facts import SourceFacts
+from sessiond.sessions import history, search
+from sessiond.store import dirfd, folding
+from sessiond.store.catalog import Folder, Session
+
+NAME = "native-1.jsonl"
+GEMINI = DIALECTS["gemini"]
+
+
+def user(key: str, text: str) -> bytes:
+    return json.dumps({"id": key, "type": "user", "content": text}).encode() + b"\n"
+
+
+def answer(key: str, text: str, *results: str) -> bytes:
+    calls = [
+        {"id": f"{key}{place}", "name": "ls", "status": "success", "result": result}
+        for place, result in enumerate(results)
+    ]
+    return json.dumps({"id": key, "type": "gemini", "content": text, "toolCalls": calls}).encode() + b"\n"
+
+
+def rewind(key: str) -> bytes:
+    return json.dumps({"$rewindTo": key}).encode() + b"\n"
+
+
+class ChangedFile:
+    """A transcript in a followed store whose lines change a list of messages."""
+
+    def __init__(self, parts: FollowedStore, path: Path) -> None:
+        self._parts, self._path = parts, path
+        path.mkdir()
+        append(path / NAME, user("u1", "go"))
+        folder = Folder("", dirfd.open_root(path), dialect=GEMINI, path=str(path), source="gemini")
+        entry = begin_foreign(SourceFacts(name="gemini"), "native-1")
+        limit = parts.store.record_limit
+        entry = folding.read_on(folder, entry, NAME, limit, collect=False).entry
+        self.session = Session(entry.session_key, entry, folder, place=NAME)
+        parts.store.catalog.add(self.session)
+
+    async def write(self, *lines: bytes) -> None:
+        append(self._path / NAME, b"".join(lines), create=False)
+        await self._parts.feed.read_on(self.session)
+
+    @property
+    def place(self) -> FollowPlace:
+        entry = self.session.entry
+        return FollowPlace(self.session.session_id, entry.file.folded_to, entry.message_count)
+
+
+@asynccontextmanager
+async def changed_file(tmp_path: Path) -> AsyncIterator[tuple[FollowedStore, ChangedFile]]:
+    async with followed_store(tmp_path, watching=False) as parts:
+        file = ChangedFile(parts, tmp_path / "theirs")
+        yield parts, file
+        os.close(file.session.folder.fd)
+
+
+def text_of_message(message: bytes | msgspec.Raw) -> str:
+    content = msgspec.json.decode(message)["content"]
+    return content if isinstance(content, str) else str(content[0]["text"])
+
+
+def shown(reader: Reader) -> list[tuple[int, str] | str]:
+    return [
+        (event.seq, text_of_message(event.message)) if isinstance(event, MessageEvent) else event.reason
+        for event in reader.events
+        if isinstance(event, MessageEvent | ResyncEvent)
+    ]
+
+
+async def test_results_in_the_line_of_their_call_are_messages_and_a_repeated_answer_keeps_its_number(
+    tmp_path: Path,
+) -> None:
+    async with changed_file(tmp_path) as (parts, file):
+        _, reader = parts.follow(file.session.key)
+        await file.write(answer("g1", "looking"))
+        await file.write(answer("g1", "looking", "a", "b"), user("u2", "on"))
+        assert shown(reader) == [(2, "looking"), (2, "looking"), (3, "a"), (4, "b"), (5, "on")]
+        within = parts.store.position(file.session, reader.events[2].cursor)  # type: ignore[union-attr]
+        assert within is not None
+        subscription, later = parts.follow(
+            file.session.key, place=FollowPlace(file.session.session_id, within.offset, within.seq)
+        )
+        await parts.wait_until_caught_up(subscription)
+        assert shown(later) == [(4, "b"), (5, "on")]
+
+
+async def test_a_rewind_is_a_resync_for_those_who_follow_and_for_those_who_come_back(tmp_path: Path) -> None:
+    async with changed_file(tmp_path) as (parts, file):
+        subscription, reader = parts.follow(file.session.key)
+        await file.write(answer("g1", "one"), user("u2", "two"), answer("g2", "three"))
+        before = file.place
+        await file.write(rewind("u2"), user("u3", "instead"))
+        await parts.wait_until_caught_up(subscription)
+        as_it_is: list[tuple[int, str] | str] = [(1, "go"), (2, "one"), (3, "instead")]
+        assert shown(reader)[3:] == ["rewritten", *as_it_is]
+        later, again = parts.follow(file.session.key, place=before)
+        await parts.wait_until_caught_up(later)
+        assert shown(again) == ["rewritten", *as_it_is]
+        assert file.session.entry.message_count == 3
+
+
+async def test_history_and_search_show_only_what_is_in_the_list(tmp_path: Path) -> None:
+    async with changed_file(tmp_path) as (parts, file):
+        await file.write(answer("g1", "bird one", "bird two"), user("u2", "bird gone"), rewind("u2"), user("u3", "end"))
+        page = await history.page(parts.store, file.session, limit=2, include_tools=True, max_bytes=9999)
+        assert [text_of_message(message) for message in page.messages] == ["bird two", "end"]
+        assert [position.seq for position in page.positions] == [3, 4]
+        older = await history.page(
+            parts.store, file.session, limit=9, include_tools=True, max_bytes=9999, before=page.next_cursor
+        )
+        assert [text_of_message(message) for message in older.messages] == ["go", "bird one"]
+        query = search.Query(text="bird", limit=9, shown=lambda text: text)
+        looking = search.Search(parts.store, [file.session], query)
+        for _ in looking.steps():
+            pass
+        numbering = search.MatchNumbering(parts.store, looking.matches(), query.block)
+        for _ in numbering.steps():
+            pass
+        assert list(numbering.numbers.values()) == [2]
