@@ -24,10 +24,11 @@ from sessiond.model.dialects.foreign_line import (
     known_text,
     message_bytes,
     open_line,
+    open_mended,
     open_part,
-    text_in,
 )
 from sessiond.model.dialects.generic import foreign_dialect
+from sessiond.model.lax import amount
 from sessiond.model.line_facts import CHOSEN, GIVEN, SUMMARY, LineFacts
 from sessiond.model.record import Record
 from sessiond.model.usage import Usage
@@ -57,7 +58,7 @@ class _LineType(msgspec.Struct, frozen=True, gc=False):
 class _Attachment(msgspec.Struct, frozen=True, rename="camel", gc=False):
     type: object = None
     prompt: msgspec.Raw = ABSENT
-    command_mode: msgspec.Raw = ABSENT
+    command_mode: object = None
 
 
 class _ForkedFrom(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -65,37 +66,37 @@ class _ForkedFrom(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class _ClaudeLine(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    # Raw where a value of another type would be large or deep, `object` elsewhere: neither spoils the whole line.
-    uuid: msgspec.Raw = ABSENT
-    timestamp: msgspec.Raw = ABSENT
-    cwd: msgspec.Raw = ABSENT
-    session_id: msgspec.Raw = ABSENT
-    agent_id: msgspec.Raw = ABSENT
-    is_sidechain: msgspec.Raw = ABSENT
-    is_meta: msgspec.Raw = ABSENT
-    is_compact_summary: msgspec.Raw = ABSENT
-    is_visible_in_transcript_only: msgspec.Raw = ABSENT
-    is_api_error_message: msgspec.Raw = ABSENT
-    is_aborted_mid_stream: msgspec.Raw = ABSENT
-    request_id: msgspec.Raw = ABSENT
-    request_session_id: msgspec.Raw = ABSENT
+    # `object`, because a value of a wrong type must not spoil the line; parts that are opened later are Raw.
+    uuid: object = None
+    timestamp: object = None
+    cwd: object = None
+    session_id: object = None
+    agent_id: object = None
+    is_sidechain: object = None
+    is_meta: object = None
+    is_compact_summary: object = None
+    is_visible_in_transcript_only: object = None
+    is_api_error_message: object = None
+    is_aborted_mid_stream: object = None
+    request_id: object = None
+    request_session_id: object = None
     forked_from: msgspec.Raw = ABSENT
     attachment: msgspec.Raw = ABSENT
-    subtype: msgspec.Raw = ABSENT
+    subtype: object = None
     message: msgspec.Raw = ABSENT
-    custom_title: msgspec.Raw = ABSENT
-    ai_title: msgspec.Raw = ABSENT
-    agent_name: msgspec.Raw = ABSENT
-    summary: msgspec.Raw = ABSENT
-    leaf_uuid: msgspec.Raw = ABSENT
-    total_cost: msgspec.Raw = msgspec.field(default=ABSENT, name="totalCostUSD")
+    custom_title: object = None
+    ai_title: object = None
+    agent_name: object = None
+    summary: object = None
+    leaf_uuid: object = None
+    total_cost: object = msgspec.field(default=None, name="totalCostUSD")
 
 
 class _ClaudeMessage(msgspec.Struct, frozen=True, gc=False):
-    id: msgspec.Raw = ABSENT
-    model: msgspec.Raw = ABSENT
+    id: object = None
+    model: object = None
     content: msgspec.Raw = ABSENT
-    stop_reason: msgspec.Raw = ABSENT
+    stop_reason: object = None
     usage: msgspec.Raw = ABSENT
 
 
@@ -104,12 +105,12 @@ _decode_attachment = msgspec.json.Decoder(_Attachment).decode
 _decode_line = msgspec.json.Decoder(_ClaudeLine).decode
 _decode_message = msgspec.json.Decoder(_ClaudeMessage).decode
 _decode_fork = msgspec.json.Decoder(_ForkedFrom).decode
-_decode_number = msgspec.json.Decoder(float).decode
 
 
 def parse(line: bytes) -> Record:
     """The record in a line (without newline). Raises BadLine where it is no JSON object."""
-    kind = open_line(_decode_type, line).type
+    head, text = open_mended(_decode_type, line)
+    kind = head.type
     if not isinstance(kind, str):
         return Record("", line, facts=LineFacts(unknown_type=""))
     # Few attachments are messages, and most are large.
@@ -118,7 +119,7 @@ def parse(line: bytes) -> Record:
     read = _READERS.get(kind)
     if read is None:
         return Record(kind, line, facts=LineFacts(unknown_type=kind))
-    return read(kind, open_line(_decode_line, line), line)
+    return read(kind, open_line(_decode_line, text), line)
 
 
 def _session_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
@@ -128,26 +129,26 @@ def _session_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
 def _session_facts(kind: str, opened: _ClaudeLine) -> LineFacts | None:
     match kind:
         case "custom-title":
-            return LineFacts(title=text_in(opened.custom_title), title_rank=GIVEN)
+            return LineFacts(title=known_text(opened.custom_title), title_rank=GIVEN)
         case "cost-state":
-            return LineFacts(total_cost_usd=open_part(_decode_number, opened.total_cost))
+            return LineFacts(total_cost_usd=amount(opened.total_cost))
         case "summary":
-            leaf = known_text(text_in(opened.leaf_uuid))
-            return LineFacts(title=text_in(opened.summary), title_rank=SUMMARY, title_of=leaf) if leaf else None
+            leaf = known_text(opened.leaf_uuid)
+            return LineFacts(title=known_text(opened.summary), title_rank=SUMMARY, title_of=leaf) if leaf else None
     # In a team of agents the name of one is its leader's choice, otherwise it repeats the title that a person gave.
     title = opened.ai_title if kind == "ai-title" else opened.agent_name
-    return LineFacts(title=text_in(title), title_rank=CHOSEN)
+    return LineFacts(title=known_text(title), title_rank=CHOSEN)
 
 
 def _system_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
-    is_boundary = text_in(opened.subtype) == "compact_boundary" and not _is_left_out(opened)
+    is_boundary = known_text(opened.subtype) == "compact_boundary" and not _is_left_out(opened)
     return _plain_record(kind, opened, line, marker="compaction" if is_boundary else None)
 
 
 def _attachment_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
     """What a person typed while the agent was at work is written as an attachment."""
     queued = open_part(_decode_attachment, opened.attachment)
-    if queued is None or queued.type != "queued_command" or text_in(queued.command_mode) not in (None, "prompt"):
+    if queued is None or queued.type != "queued_command" or known_text(queued.command_mode) not in (None, "prompt"):
         return _plain_record(kind, opened, line)
     return _said_record(kind, opened, queued.prompt, line)
 
@@ -175,7 +176,7 @@ def _said_record(kind: str, opened: _ClaudeLine, content: msgspec.Raw, line: byt
     said = None if _is_left_out(opened) else user_content(content)
     if said is None:
         return _plain_record(kind, opened, line)
-    typed = not _is_true(opened.is_sidechain) and is_typed(said)
+    typed = opened.is_sidechain is not True and is_typed(said)
     message: JsonObject = {"role": "user", "content": said}
     return _plain_record(kind, opened, line, message=message, facts=_line_facts(opened), is_typed=typed)
 
@@ -184,22 +185,22 @@ def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
     message = open_part(_decode_message, opened.message)
     if message is None or _is_left_out(opened):
         return _plain_record(kind, opened, line)
-    model, usage = known_text(text_in(message.model)), usage_of(message.usage)
+    model, usage = known_text(message.model), usage_of(message.usage)
     blocks = assistant_blocks(message.content)
     if model == _SYNTHETIC:
         model, usage = None, None
         blocks = [] if blocks == _NO_ANSWER else blocks
-    reason = stop_reason(text_in(message.stop_reason), blocks)
-    if _is_true(opened.is_aborted_mid_stream):
+    reason = stop_reason(message.stop_reason, blocks)
+    if opened.is_aborted_mid_stream is True:
         reason = "aborted"
-    elif _is_true(opened.is_api_error_message):
+    elif opened.is_api_error_message is True:
         reason = "error"
     return _plain_record(
         kind,
         opened,
         line,
         message=assistant_message(_SERVICE, blocks, reason, model, usage) if blocks else None,
-        message_id=known_text(text_in(message.id)) or known_text(text_in(opened.request_id)),
+        message_id=known_text(message.id) or known_text(opened.request_id),
         facts=_line_facts(opened, model, usage),
     )
 
@@ -207,11 +208,11 @@ def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
 def _plain_record(
     kind: str, opened: _ClaudeLine, line: bytes, message: JsonObject | None = None, **fields: Any
 ) -> Record:
-    stamp = iso_or_none(text_in(opened.timestamp))
+    stamp = iso_or_none(opened.timestamp)
     return Record(
         kind,
         line,
-        text_in(opened.uuid),
+        known_text(opened.uuid),
         stamp,
         role=message["role"] if message is not None else None,
         message=message_bytes(message, stamp) if message is not None else None,
@@ -220,16 +221,16 @@ def _plain_record(
 
 
 def _line_facts(opened: _ClaudeLine, model: str | None = None, usage: Usage | None = None) -> LineFacts:
-    native = known_text(text_in(opened.session_id))
-    agent = known_text(text_in(opened.agent_id)) if _is_true(opened.is_sidechain) else None
+    native = known_text(opened.session_id)
+    agent = known_text(opened.agent_id) if opened.is_sidechain is True else None
     copied_from = None
     if agent is None:
         # Lines that a fork copied say whose request they were.
         forked = open_part(_decode_fork, opened.forked_from)
-        copied_from = known_text(text_in(opened.request_session_id) or (forked.session_id if forked else None))
+        copied_from = known_text((opened.request_session_id) or (forked.session_id if forked else None))
     return LineFacts(
         native_id=native if agent is None else f"agent-{agent}",
-        cwd=known_text(text_in(opened.cwd)),
+        cwd=known_text(opened.cwd),
         model=model,
         provider=_SERVICE.provider if model is not None else None,
         forked_from=copied_from if copied_from != native else None,
@@ -242,17 +243,9 @@ def _is_left_out(opened: _ClaudeLine) -> bool:
     """Whether a line is no part of the conversation. Sub-agents have files of their own, where each line names the
     agent; once their lines stood among their parent's, without a name.
     """
-    if _is_true(opened.is_sidechain) and not text_in(opened.agent_id):
+    if opened.is_sidechain is True and not known_text(opened.agent_id):
         return True
-    return (
-        _is_true(opened.is_meta)
-        or _is_true(opened.is_compact_summary)
-        or _is_true(opened.is_visible_in_transcript_only)
-    )
-
-
-def _is_true(part: msgspec.Raw) -> bool:
-    return bytes(part) == b"true"
+    return True in (opened.is_meta, opened.is_compact_summary, opened.is_visible_in_transcript_only)
 
 
 _READERS: dict[str, Callable[[str, _ClaudeLine, bytes], Record]] = {

@@ -50,14 +50,14 @@ _STOP_REASONS = {
 
 class _ClaudeBlock(msgspec.Struct, frozen=True, gc=False):
     type: object = None
-    text: msgspec.Raw = ABSENT
-    thinking: msgspec.Raw = ABSENT
-    id: msgspec.Raw = ABSENT
-    name: msgspec.Raw = ABSENT
+    text: object = None
+    thinking: object = None
+    id: object = None
+    name: object = None
     input: msgspec.Raw = ABSENT
-    tool_use_id: msgspec.Raw = ABSENT
+    tool_use_id: object = None
     content: msgspec.Raw = ABSENT
-    is_error: msgspec.Raw = ABSENT
+    is_error: object = None
     source: msgspec.Raw = ABSENT
 
 
@@ -114,9 +114,9 @@ def tool_results(content: msgspec.Raw) -> ToolResults | None:
             own = _user_block(part)
             blocks += [own] if own is not None else []
             continue
-        call_ids.append(text_in(block.tool_use_id) or "")
+        call_ids.append(known_text(block.tool_use_id) or "")
         blocks += _result_content(block.content)
-        is_error = is_error or bytes(block.is_error) == b"true"
+        is_error = is_error or block.is_error is True
     return ToolResults(call_ids, blocks, is_error) if call_ids else None
 
 
@@ -160,7 +160,7 @@ def _user_block(part: msgspec.Raw) -> JsonObject | None:
     if block is None:
         return None
     if block.type == "text":
-        text = text_in(block.text)
+        text = known_text(block.text)
         return text_block(text) if text and text.strip() and not _is_injected(text) else None
     return _image(block) if block.type == "image" else None
 
@@ -171,13 +171,13 @@ def _assistant_block(part: msgspec.Raw) -> JsonObject | None:
         return None
     match block.type:
         case "text":
-            text = text_in(block.text)
+            text = known_text(block.text)
             return text_block(text) if text else None
         case "thinking":
-            thinking = text_in(block.thinking)
+            thinking = known_text(block.thinking)
             return {"type": "thinking", "thinking": thinking} if thinking else None
         case "tool_use" | "server_tool_use" | "mcp_tool_use":
-            call_id, name = text_in(block.id) or "", text_in(block.name) or ""
+            call_id, name = known_text(block.id) or "", known_text(block.name) or ""
             return {"type": "toolCall", "id": call_id, "name": name, "arguments": object_in(block.input)}
         case _:
             return None
@@ -193,7 +193,7 @@ def _result_content(content: msgspec.Raw) -> list[JsonObject]:
         if block is None:
             continue
         if block.type == "text":
-            blocks.append(text_block(text_in(block.text) or ""))
+            blocks.append(text_block(known_text(block.text) or ""))
         elif block.type == "image" and (image := _image(block)) is not None:
             blocks.append(image)
     return blocks

@@ -13,8 +13,8 @@ from sessiond.model.dialects.foreign_line import (
     known_text,
     message_bytes,
     open_line,
+    open_mended,
     open_part,
-    text_in,
     token_count,
 )
 from sessiond.model.dialects.generic import foreign_dialect
@@ -34,25 +34,25 @@ _ITEMS = frozenset(
 
 class _CodexLine(msgspec.Struct, frozen=True, gc=False):
     type: object = None
-    timestamp: msgspec.Raw = ABSENT
+    timestamp: object = None
     payload: msgspec.Raw = ABSENT
     metadata: msgspec.Raw = ABSENT
     # The first line of old files is only this.
-    id: msgspec.Raw = ABSENT
-    record_type: msgspec.Raw = ABSENT
+    id: object = None
+    record_type: object = None
 
 
 class _ItemMetadata(msgspec.Struct, frozen=True, gc=False):
-    compaction_output: msgspec.Raw = ABSENT
+    compaction_output: object = None
 
 
 class _Meta(msgspec.Struct, frozen=True, gc=False):
-    id: msgspec.Raw = ABSENT
-    timestamp: msgspec.Raw = ABSENT
-    cwd: msgspec.Raw = ABSENT
-    forked_from_id: msgspec.Raw = ABSENT
-    parent_thread_id: msgspec.Raw = ABSENT
-    model_provider: msgspec.Raw = ABSENT
+    id: object = None
+    timestamp: object = None
+    cwd: object = None
+    forked_from_id: object = None
+    parent_thread_id: object = None
+    model_provider: object = None
     source: msgspec.Raw = ABSENT
 
 
@@ -69,14 +69,14 @@ class _ThreadSource(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Turn(msgspec.Struct, frozen=True, gc=False):
-    cwd: msgspec.Raw = ABSENT
-    model: msgspec.Raw = ABSENT
+    cwd: object = None
+    model: object = None
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
     type: object = None
     info: msgspec.Raw = ABSENT
-    thread_name: msgspec.Raw = ABSENT
+    thread_name: object = None
 
 
 class _Tokens(msgspec.Struct, frozen=True, gc=False):
@@ -94,7 +94,7 @@ class _TokenInfo(msgspec.Struct, frozen=True, gc=False):
 
 class _UsageRecord(msgspec.Struct, frozen=True, gc=False):
     usage: msgspec.Raw = ABSENT
-    response_id: msgspec.Raw = ABSENT
+    response_id: object = None
 
 
 _decode_line = msgspec.json.Decoder(_CodexLine).decode
@@ -111,9 +111,9 @@ _decode_usage_record = msgspec.json.Decoder(_UsageRecord).decode
 
 def parse(line: bytes) -> Record:
     """The record in a line (without newline). Raises BadLine where it is no JSON object."""
-    opened = open_line(_decode_line, line)
+    opened, text = open_mended(_decode_line, line)
     kind = opened.type
-    stamp = iso_or_none(text_in(opened.timestamp))
+    stamp = iso_or_none(opened.timestamp)
     if not isinstance(kind, str):
         return _untyped_record(opened, stamp, line)
     if kind == "response_item":
@@ -127,15 +127,15 @@ def parse(line: bytes) -> Record:
         return Record(kind, line, timestamp_ms=stamp)
     if not bytes(opened.payload):
         # The lines of old files are items themselves.
-        return _item_record(kind, opened, open_line(_decode_item, line), stamp, line)
+        return _item_record(kind, opened, open_line(_decode_item, text), stamp, line)
     return Record(kind, line, timestamp_ms=stamp, facts=LineFacts(unknown_type=kind))
 
 
 def _untyped_record(opened: _CodexLine, stamp: int | None, line: bytes) -> Record:
     """The first line of an old file, with the id of the session; others note that something was stored."""
-    if bytes(opened.record_type):
+    if opened.record_type is not None:
         return Record("", line, timestamp_ms=stamp)
-    native = known_text(text_in(opened.id)) if stamp is not None else None
+    native = known_text(opened.id) if stamp is not None else None
     unknown = "" if native is None else None
     return Record("", line, timestamp_ms=stamp, facts=LineFacts(native_id=native, unknown_type=unknown))
 
@@ -144,10 +144,10 @@ def _item_record(kind: str, opened: _CodexLine, item: CodexItem | None, stamp: i
     if item is None:
         return Record(kind, line, timestamp_ms=stamp)
     metadata = open_part(_decode_metadata, opened.metadata)
-    if metadata is not None and bytes(metadata.compaction_output) == b"true":
+    if metadata is not None and metadata.compaction_output is True:
         return Record(kind, line, timestamp_ms=stamp)
     message = message_of(item)
-    own_id = known_text(text_in(item.id))
+    own_id = known_text(item.id)
     if message is None:
         name = item.type if isinstance(item.type, str) else ""
         if name in _ITEMS or name.endswith(("_call", "_output")):
@@ -163,20 +163,20 @@ def _meta_facts(payload: msgspec.Raw) -> LineFacts | None:
     if meta is None:
         return None
     source = open_part(_decode_source, meta.source)
-    parent = text_in(meta.parent_thread_id) or (source.subagent.thread_spawn.parent_thread_id if source else None)
+    parent = meta.parent_thread_id or (source.subagent.thread_spawn.parent_thread_id if source else None)
     return LineFacts(
-        native_id=known_text(text_in(meta.id)),
-        cwd=known_text(text_in(meta.cwd)),
-        created_ms=iso_or_none(text_in(meta.timestamp)),
-        provider=known_text(text_in(meta.model_provider)),
-        forked_from=known_text(text_in(meta.forked_from_id)),
+        native_id=known_text(meta.id),
+        cwd=known_text(meta.cwd),
+        created_ms=iso_or_none(meta.timestamp),
+        provider=known_text(meta.model_provider),
+        forked_from=known_text(meta.forked_from_id),
         spawned_by=known_text(parent),
     )
 
 
 def _turn_facts(payload: msgspec.Raw) -> LineFacts | None:
     turn = open_part(_decode_turn, payload)
-    return LineFacts(cwd=known_text(text_in(turn.cwd)), model=known_text(text_in(turn.model))) if turn else None
+    return LineFacts(cwd=known_text(turn.cwd), model=known_text(turn.model)) if turn else None
 
 
 def _event_facts(payload: msgspec.Raw) -> LineFacts | None:
@@ -184,7 +184,7 @@ def _event_facts(payload: msgspec.Raw) -> LineFacts | None:
     if event is None:
         return None
     if event.type == "thread_name_updated":
-        return LineFacts(title=known_text(text_in(event.thread_name)), title_rank=GIVEN)
+        return LineFacts(title=known_text(event.thread_name), title_rank=GIVEN)
     if event.type != "token_count":
         return None
     info = open_part(_decode_info, event.info)
@@ -203,7 +203,7 @@ def _usage_record_facts(payload: msgspec.Raw) -> LineFacts | None:
     usage = _usage(record.usage) if record is not None else None
     if record is None or usage is None:
         return None
-    return LineFacts(usage=usage, usage_id=known_text(text_in(record.response_id)))
+    return LineFacts(usage=usage, usage_id=known_text(record.response_id))
 
 
 def _usage(part: msgspec.Raw) -> Usage | None:

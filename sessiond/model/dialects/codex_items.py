@@ -45,12 +45,12 @@ class CodexItem(msgspec.Struct, frozen=True, gc=False):
     """The fields of any item; which of them an item has depends on its type."""
 
     type: object = None
-    id: msgspec.Raw = ABSENT
-    role: msgspec.Raw = ABSENT
+    id: object = None
+    role: object = None
     content: msgspec.Raw = ABSENT
     summary: msgspec.Raw = ABSENT
-    name: msgspec.Raw = ABSENT
-    call_id: msgspec.Raw = ABSENT
+    name: object = None
+    call_id: object = None
     arguments: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
     action: msgspec.Raw = ABSENT
@@ -64,8 +64,8 @@ class _Passthrough(msgspec.Struct, frozen=True, gc=False):
 
 class _ContentPart(msgspec.Struct, frozen=True, gc=False):
     type: object = None
-    text: msgspec.Raw = ABSENT
-    image_url: msgspec.Raw = ABSENT
+    text: object = None
+    image_url: object = None
 
 
 class _OldOutput(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +73,7 @@ class _OldOutput(msgspec.Struct, frozen=True, gc=False):
 
     output: msgspec.Raw = ABSENT
     content: msgspec.Raw = ABSENT
-    success: msgspec.Raw = ABSENT
+    success: object = None
     metadata: msgspec.Raw = ABSENT
 
 
@@ -101,7 +101,7 @@ def message_of(item: CodexItem) -> JsonObject | None:
 
 
 def _spoken_message(item: CodexItem) -> JsonObject | None:
-    role = text_in(item.role)
+    role = known_text(item.role)
     if role == "user":
         blocks = _typed_blocks(item)
         return {"role": "user", "content": blocks} if blocks else None
@@ -145,10 +145,10 @@ def _block(part: msgspec.Raw) -> JsonObject | None:
     opened = open_part(_decode_part, part)
     if opened is None:
         return None
-    text = text_in(opened.text)
+    text = known_text(opened.text)
     if text:
         return text_block(text)
-    url = text_in(opened.image_url)
+    url = known_text(opened.image_url)
     found = _IMAGE_URL.match(url[:_HEAD_CHARS]) if url else None
     if url is None or found is None:
         return None
@@ -166,8 +166,8 @@ def _thinking_text(item: CodexItem) -> str:
 
 def _tool_call(kind: str, item: CodexItem) -> JsonObject:
     # Calls of tools that the service runs itself (`web_search_call`) have no name and no output.
-    name = known_text(text_in(item.name)) or kind.removesuffix("_call")
-    call_id = known_text(text_in(item.call_id)) or text_in(item.id) or ""
+    name = known_text(item.name) or kind.removesuffix("_call")
+    call_id = known_text(item.call_id) or known_text(item.id) or ""
     return {"type": "toolCall", "id": call_id, "name": name, "arguments": _arguments(item)}
 
 
@@ -188,7 +188,7 @@ def _arguments(item: CodexItem) -> msgspec.Raw | JsonObject:
 
 def _result(item: CodexItem) -> JsonObject:
     content, failed = _output(item.output)
-    call_id = known_text(text_in(item.call_id)) or text_in(item.id) or ""
+    call_id = known_text(item.call_id) or known_text(item.id) or ""
     return {"role": "toolResult", "toolCallId": call_id, "toolName": "", "content": content, "isError": failed}
 
 
@@ -199,7 +199,7 @@ def _output(output: msgspec.Raw) -> tuple[list[JsonObject], bool]:
         opened = open_part(_decode_output, output)
         if opened is None:
             return _blocks(output), False
-        return _blocks(opened.content), bytes(opened.success) == b"false"
+        return _blocks(opened.content), opened.success is False
     if text.startswith("{") and '"metadata"' in text:
         # Older versions write what a command printed as JSON in a string.
         old = open_part(_decode_output, msgspec.Raw(text.encode("utf-8", "replace")))

@@ -20,6 +20,7 @@ JsonObject = dict[str, Any]
 ABSENT = msgspec.Raw()
 # What pi writes for an unknown price.
 _NO_COST = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0}
+_AROUND = b"[" * 16 + b"%b" + b"]" * 16
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 _decode_items: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -29,16 +30,21 @@ _encode = msgspec.json.Encoder().encode
 
 def open_line(decode: Callable[[bytes], _T], line: bytes) -> _T:
     """The fields that `decode` knows of a line. Raises BadLine where the line is no JSON object."""
+    return open_mended(decode, line)[0]
+
+
+def open_mended(decode: Callable[[bytes], _T], line: bytes) -> tuple[_T, bytes]:
+    """As `open_line`, with the line as it can be decoded further: without lone surrogates."""
     try:
-        return decode(line)
+        return decode(line), line
     except msgspec.ValidationError:
         raise BadLine("not an object") from None
     except RecursionError:
         raise BadLine("nested too deeply") from None
     except (msgspec.DecodeError, ValueError):
         mended = mend_surrogates(line)
-        if mended is not line and mended != line:
-            return open_line(decode, mended)
+        if mended != line:
+            return open_mended(decode, mended)
         raise BadLine(bad_reason(line)) from None
 
 
@@ -57,8 +63,11 @@ def bad_reason(line: bytes) -> str:
 
 def open_part(decode: Callable[[bytes], _T], part: msgspec.Raw) -> _T | None:
     """The fields that `decode` knows of a part of a line, None where it is something else."""
+    data = bytes(part)
+    if not data:
+        return None
     try:
-        return decode(bytes(part))
+        return decode(data)
     except _UNREADABLE:
         return None
 
@@ -91,7 +100,8 @@ def object_in(part: msgspec.Raw) -> msgspec.Raw:
     It is not decoded and written anew, so that its numbers stay as they are.
     """
     data = bytes(part)
-    if data[:1] != b"{" or is_too_deep(data):
+    # Our message and its frames go around it, and may not be nested too deeply either.
+    if data[:1] != b"{" or is_too_deep(_AROUND % data):
         return msgspec.Raw(b"{}")
     try:
         _decode_any(data)
