@@ -74,8 +74,8 @@ class ConcurrentAppenders:
         self.connections = 0
         self.resyncs = 0
         self.seconds = 0.0
-        # How long the subscriber pauses after each event.
-        self.pause_s = 0.0
+        # The subscriber reads its first event when so many messages have been written.
+        self.read_after = 0
         self._paths: dict[str, Path] = {}
 
     def run(self) -> None:
@@ -127,9 +127,10 @@ class ConcurrentAppenders:
                     self._hear(wire)
 
     def _hear(self, wire: Wire) -> None:
+        if self.read_after:
+            written, self.read_after = self.read_after, 0
+            self.daemon.wait_for(lambda: self._count_written() >= written, "too little is written")
         message = wire.events.pop(0) if wire.events else wire.receive()
-        if self.pause_s:
-            time.sleep(self.pause_s)  # noqa: TID251
         params = message["params"]
         if message["method"] == "session.message":
             self.heard[params["sessionKey"]].append(params["message"]["content"])
@@ -139,6 +140,9 @@ class ConcurrentAppenders:
             assert int(params["cursor"].split("-")[1]) == len(self.heard[params["sessionKey"]])
             self.resyncs += 1
         self.cursors[params["sessionKey"]] = params["cursor"]
+
+    def _count_written(self) -> int:
+        return sum(path.read_bytes().count(b"\n") - 1 for path in self._paths.values())
 
     def texts_in_file(self, key: str) -> list[str]:
         """The texts in the session's file, in order."""

@@ -217,7 +217,8 @@ def test_a_slow_subscriber_gets_every_record_of_concurrent_appenders(daemon: Dae
     appenders = ConcurrentAppenders(
         daemon, ("agent:main:a", "agent:main:b"), records=amount(12_000, 3_000), cuts=amount(5, 2)
     )
-    appenders.pause_s = 0.0003
+    # Far more than the socket and the queue of the subscriber hold.
+    appenders.read_after = appenders.records // 2
     appenders.run()
     appenders.check()
     assert appenders.resyncs > 0
