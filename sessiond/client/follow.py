@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # The cursor before the first message of a session.
 START = "start"
+_NOTHING = ("", 0, 0, None)
 
 
 class FollowState:
@@ -37,8 +38,8 @@ class FollowState:
         self.cursor = cursor
         self._with_changes = with_changes
         self._confirmed = False
-        # sessionKey -> sessionId, the highest seq, and the offset behind what was delivered last
-        self._last_seen: dict[str, tuple[str, int, int]] = {}
+        # sessionKey -> sessionId, the highest seq, and the offset behind what was delivered last, with its messageId
+        self._last_seen: dict[str, tuple[str, int, int, object]] = {}
         self._cursors: dict[str, str] = {}  # sessionKey -> the cursor up to which all messages were delivered
         self._names: dict[str, str] = {}  # key in the list (`main`) -> key in events
         self._replaying: set[str] = set()  # sessions whose replay has not begun: live messages are replayed too
@@ -56,9 +57,12 @@ class FollowState:
             return False
         if event.name == "session.message":
             session_id, seq, offset = event.get("sessionId"), event.get("seq"), _offset_of(event.get("cursor"))
-            had_id, had_seq, had_offset = self._last_seen.get(key, ("", 0, 0))
+            had_id, had_seq, had_offset, had_message = self._last_seen.get(key, _NOTHING)
+            message_id = event.get("messageId")
             is_known = session_id == had_id and seq <= had_seq
-            has_grown = is_known and offset > had_offset
+            # A line may change several messages, which then have the same cursor.
+            is_beside = offset == had_offset >= 0 and had_message not in (None, message_id)
+            has_grown = is_known and (offset > had_offset or is_beside)
             if key in self._replaying:
                 if has_grown:
                     return True  # perhaps live, so what lies before it may still be replayed
@@ -67,7 +71,8 @@ class FollowState:
                 self._replaying.discard(key)
             elif is_known and not has_grown:
                 return False
-            self._last_seen[key] = (session_id, max(seq, had_seq) if session_id == had_id else seq, offset)
+            highest = max(seq, had_seq) if session_id == had_id else seq
+            self._last_seen[key] = (session_id, highest, offset, message_id)
             self._note_cursor(key, event)
         elif event.name == "session.resync":
             if event.get("reason") != "lagged":  # the file has another content now, all of which is new
@@ -137,12 +142,12 @@ class FollowState:
         key, cursor = self._names.get(row["key"], row["key"]), row.get("cursor")
         if cursor is not None and key not in self._cursors:
             self._cursors[key] = cursor
-            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0), _offset_of(cursor)
+            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0), _offset_of(cursor), None
 
     def _resume(self, name: str, key: str) -> Plan:
         """Let the daemon replay the missed messages of a session, as events on this connection."""
         events: list[Event] = []
-        self._last_seen.setdefault(key, ("", 0, 0))
+        self._last_seen.setdefault(key, _NOTHING)
         self._replaying.add(key)
         try:
             yield ("sessions.messages.subscribe", {"key": name, "cursor": self._cursors.get(key, START)})
@@ -153,7 +158,7 @@ class FollowState:
             if error.slug != "invalid_params":
                 raise
             answer = yield ("sessions.messages.subscribe", {"key": name, "cursor": START})
-            self._last_seen[key] = ("", 0, 0)
+            self._last_seen[key] = _NOTHING
             self._cursors[key] = answer["cursor"]
             events = [_reset_event(key, answer["cursor"])]
         # It is followed together with all others; this subscription was for the replay only.

@@ -327,11 +327,23 @@ def test_a_message_that_grows_after_its_row_was_listed_is_delivered() -> None:
 
 def test_a_live_part_does_not_hide_what_a_replay_still_brings() -> None:
     follow = FollowState(None, None)
-    follow._last_seen["c"] = ("s", 2, 20)
+    follow._last_seen["c"] = ("s", 2, 20, "m")
     follow._replaying.add("c")
     events = [growing(60, 2, "m", "abc"), growing(70, 4, "n", "live"), growing(30, 3, "r", "result")]
     events += [growing(60, 2, "m", "abc"), growing(70, 4, "n", "on")]
     assert texts_of(list(filter(follow.take, events))) == ["abc", "result", "abc", "on"]
+
+
+def test_messages_that_one_line_changes_are_all_delivered() -> None:
+    follow = FollowState("c", None)
+    events = [
+        growing(10, 1, "u", "go"),
+        growing(20, 3, "m", "a"),
+        growing(20, 3, "r", "result"),
+        growing(20, 3, "r", ""),
+    ]
+    events += [growing(30, 2, "m", "ab"), growing(30, 3, "r", "results"), growing(30, 3, "r", "results")]
+    assert texts_of(list(filter(follow.take, events))) == ["go", "a", "result", "ab", "results"]
 
 
 @pytest.mark.parametrize("cursor", [None, 5, "", "start", "\u0663-1-x", "-1", "a@1"])

@@ -24,9 +24,8 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be parsed.
     `usage_sign` is contained in every line with usage.
 
-    `joins`: several lines may be parts of one message, by `Record.message_id`. `repeats`: each of them is the whole
-    message as it was by then, so that the newest is the message; otherwise their contents make it together. `lists`:
-    lines are changes of a list of messages, which is what `model.message_list` makes of them.
+    `joins`: several lines may be parts of one message, by `Record.message_id`; their contents make it together.
+    `lists`: lines are changes of a list of messages, which is what `model.message_list` makes of them.
     """
 
     name: str
@@ -40,5 +39,4 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     count_messages: Callable[[bytes], int | None]
     usage_sign: bytes
     joins: bool = False
-    repeats: bool = False
     lists: bool = False

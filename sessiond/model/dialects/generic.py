@@ -18,7 +18,6 @@ def foreign_dialect(
     parse: Callable[[bytes], Record],
     *,
     joins: bool = False,
-    repeats: bool = False,
     lists: bool = False,
     usage_sign: bytes = b'"usage"',
 ) -> TranscriptDialect:
@@ -43,7 +42,6 @@ def foreign_dialect(
         count_messages=_count_nothing,
         usage_sign=usage_sign,
         joins=joins,
-        repeats=repeats,
         lists=lists,
     )
 
