@@ -237,7 +237,9 @@ class SessionStore:
                 dialect=session.dialect,
                 stop=stop,
             )
-            return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
+            if session.folder.source is not None:  # their records are not always the bytes of one line
+                return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
+            return replace(found, checks=[transcript.checksum_behind(fd, line) for line, _ in found.lines])
 
         page: MessagePage = await self.read(session, read)
         return page

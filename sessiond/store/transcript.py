@@ -191,6 +191,14 @@ def checksum(fd: int, offset: int) -> int:
     return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
 
 
+def checksum_behind(fd: int, line: Line) -> int:
+    """As `checksum`, right behind a line that was just read and whose record has its bytes: usually without a read."""
+    raw = line.record.raw if line.record is not None else b""
+    if len(raw) < CHECKED - 1 or line.end - line.offset != len(raw) + 1:
+        return checksum(fd, line.end)
+    return zlib.crc32(b"\n", zlib.crc32(raw[1 - CHECKED :]))
+
+
 def line_checksum(fd: int, begin: int, end: int) -> int:
     """A checksum of the bytes of a line; of the first MiB of a longer one."""
     return zlib.crc32(os.pread(fd, min(end - begin, _LINE_CHECKED), begin)) if begin < end else 0

@@ -191,6 +191,28 @@ def test_the_checksum_differs_for_different_beginnings():
         assert transcript.checksum(fd, 0) == 0
 
 
+_PADDINGS = st.integers(0, 2 * transcript.CHECKED) | st.integers(60, 90)
+
+
+@given(st.lists(st.tuples(_PADDINGS, st.sampled_from([b"\n", b"\r\n", b"\n \n", b"\n!\n"])), max_size=4))
+def test_the_checksum_behind_a_line_that_was_read_is_that_of_the_file(lines):
+    content = b"".join(message(number, padding=padding) + end for number, (padding, end) in enumerate(lines))
+    with file_with_content(content + b"torn") as fd:
+        for line in (
+            *transcript.read_lines(fd, 0, 1000, dialect=V3),
+            *transcript.read_backwards(fd, len(content), 1000, dialect=V3),
+        ):
+            assert transcript.checksum_behind(fd, line) == transcript.checksum(fd, line.end)
+
+
+def test_the_checksum_behind_a_line_needs_no_read_where_the_line_is_long_enough():
+    content = message(1, padding=transcript.CHECKED) + b"\n"
+    with file_with_content(content) as fd:
+        (line,) = transcript.read_lines(fd, 0, 1000, dialect=V3)
+        check = transcript.checksum(fd, line.end)
+    assert transcript.checksum_behind(-1, line) == check
+
+
 def test_lines_parsed_ahead_are_used_and_those_after_them_are_read():
     with file_with_content(b"".join(one + b"\n" for one in (message(1), message(2, padding=8), message(3)))) as fd:
         lines = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
