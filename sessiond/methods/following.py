@@ -72,6 +72,10 @@ class PeerSink:
     def masks(self) -> bool:
         return self._services.masks(self._peer.caller)
 
+    @property
+    def reads(self) -> bool:
+        return self._peer.caller.has("read")
+
     def encode_notification(self, method: str, params: Any) -> bytes:
         return self._peer.encode_notification(method, params)
 
@@ -87,7 +91,7 @@ class PeerSink:
 
     async def _make(self, event: Event) -> bytes:
         masks = self._services.patterns() if self.masks else None
-        method, params = await self._services.describe_event(event, self.agent_id, masks)
+        method, params = await self._services.describe_event(event, self.agent_id, masks, titled=self.reads)
         return await self._peer.encode_slowly(method, params)
 
     async def room(self) -> None:

@@ -15,22 +15,16 @@ from sessiond.sessions import preview
 
 
 async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
-    found = await sessions_list.handle(ctx, params)
+    found, sessions = await sessions_list.list_sessions(ctx, params)
     if not ctx.caller.has("read"):
         return found
     services = ctx.services
-    # Sessions that were removed meanwhile have no texts to show.
-    there = [services.store.catalog.by_id.get(row.session_id) for row in found.sessions]
-    sessions = [session for session in there if session is not None]
     shown = services.masker_for(ctx.caller) if services.masks(ctx.caller) else None
     async with services.reads(ctx.caller):
         previews = await preview.previews(services.store, sessions, shown=shown)
-    texts = dict(zip(sessions, previews, strict=True))
     rows = [
-        row
-        if session is None
-        else msgspec.structs.replace(row, derived_title=texts[session].title, last_message_preview=texts[session].last)
-        for row, session in zip(found.sessions, there, strict=True)
+        msgspec.structs.replace(row, derived_title=texts.title, last_message_preview=texts.last)
+        for row, texts in zip(found.sessions, previews, strict=True)
     ]
     return msgspec.structs.replace(found, sessions=rows)
 

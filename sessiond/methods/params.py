@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -80,6 +80,12 @@ def check_agent_id(text: str, field: str) -> None:
         raise InvalidParams(f"`{field}` is no agent id: ids match {AGENT_ID.pattern}.", field=field)
 
 
+def check_folder(text: str, field: str) -> None:
+    """InvalidParams for a text that is not an absolute path."""
+    if not text.startswith("/") or "\0" in text:
+        raise InvalidParams(f"`{field}`: an absolute path is expected, not {quote(text[:80])}.", field=field)
+
+
 SessionName = Annotated[str, says("The session: its key, an alias such as `main` or `current`, or its id.")]
 MessageText = Annotated[str, check_by(check_text, "not blank, no NUL"), says("The text of the message.")]
 IdempotencyKey = Annotated[
@@ -88,6 +94,14 @@ IdempotencyKey = Annotated[
 ]
 AgentIdText = Annotated[str, check_by(check_agent_id, f"`{AGENT_ID.pattern}`", pattern=f"^{AGENT_ID.pattern}$")]
 Line = Annotated[str, check_by(check_line, "printable, not blank", minLength=1, maxLength=MAX_LABEL_CHARS)]
+FolderName = Annotated[
+    Annotated[str, check_by(check_folder, "an absolute path")] | None,
+    says("Only sessions whose working folder is this one or below it, by path segments; no links are resolved."),
+]
+SourceNames = Annotated[
+    Annotated[list[Literal["sessiond", "claude", "codex", "gemini", "pi", "opencode"]], Meta(min_length=1)] | None,
+    says("Only sessions of these programs; `sessiond` stands for its own.", default="every program"),
+]
 TIMES = Range(0, MAX_MS, 0)
 ThinkingLevel = Annotated[str, Meta(extra={"check": check_thinking}, extra_json_schema={"enum": list(THINKING_LEVELS)})]
 RunSeconds = Annotated[

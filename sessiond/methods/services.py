@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +24,13 @@ from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
 from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.caller import SCOPES, Caller
+from sessiond.model.entry import Entry
 from sessiond.model.event import Event, approximate_bytes
 from sessiond.model.keys import KeyRules, is_subagent
+from sessiond.model.row import Row, title_of
 from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
-from sessiond.policy.secrets import compile_patterns, mask_secrets
+from sessiond.policy.secrets import compile_patterns, mask_secrets, mask_title
 from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
 from sessiond.rpc.budget import Budgets
@@ -36,7 +38,7 @@ from sessiond.rpc.method import Context as RpcContext
 from sessiond.runs.run import Run
 from sessiond.runs.supervisor import RunSupervisor
 from sessiond.runtimes.attached import AttachedAgents, Connection
-from sessiond.sessions import resolve
+from sessiond.sessions import listing, resolve
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.sources.sources import Sources
@@ -139,6 +141,26 @@ class Services:
         patterns = self.patterns()
         return lambda text: mask_secrets(text, patterns)[0]
 
+    def titles_for(self, caller: Caller) -> Callable[[Entry], str | None]:
+        """A function that gives the title of a session as this caller may read it. It is made of messages, so it needs
+        the scope `read`.
+        """
+        if not caller.has("read"):
+            return lambda _: None
+        if not self.masks(caller):
+            return title_of
+        patterns = self.patterns()
+        return lambda entry: mask_title(title_of(entry), patterns)
+
+    def rows(self, caller: Caller, sessions: Sequence[Session]) -> list[Row]:
+        """The rows of sessions as this caller may read them."""
+        sight, title_for = self.sight_of(caller), self.titles_for(caller)
+        rows = [listing.row(self.store, session, caller.agent_id, sight) for session in sessions]
+        if title_for is title_of:
+            return rows
+        pairs = zip(rows, sessions, strict=True)
+        return [msgspec.structs.replace(row, title=title_for(session.entry)) for row, session in pairs]
+
     def masks(self, caller: Caller) -> bool:
         """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""
         return caller.kind != "owner" and self.config.tools.sessions.redact
@@ -177,15 +199,15 @@ class Services:
         return shown, found
 
     async def describe_event(
-        self, event: Event, agent: str | None, masks: Patterns | None
+        self, event: Event, agent: str | None, masks: Patterns | None, *, titled: bool = True
     ) -> tuple[str, dict[str, Any]]:
         """As `wire.describe_event`; a long event is masked in a worker thread."""
         if masks is None or approximate_bytes(event) < QUICK_BYTES:
-            return describe_event(self.store, event, agent, masks)
+            return describe_event(self.store, event, agent, masks, titled=titled)
         found: list[tuple[str, dict[str, Any]]] = []
 
         def describe() -> Iterator[None]:
-            found.append(describe_event(self.store, event, agent, masks))
+            found.append(describe_event(self.store, event, agent, masks, titled=titled))
             yield
 
         await self.masking.run(describe())

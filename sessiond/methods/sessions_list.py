@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sessiond.methods.params import Params, Result, clamp_to, says
+from sessiond.methods.params import FolderName, Params, Result, SourceNames, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.model.keys import canonical_key
 from sessiond.model.row import Row
@@ -18,6 +18,7 @@ from sessiond.policy.visibility import Visibility
 from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 from sessiond.rpc.method import Method
 from sessiond.sessions import history, listing
+from sessiond.store.catalog import Session
 
 # Longer than any age; in milliseconds still an exact number.
 MAX_MINUTES = 10**9
@@ -40,9 +41,12 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
         int, clamp_to(LIST_MESSAGES, "How many of the last messages of each session to include.")
     ] = LIST_MESSAGES.default
     search: Annotated[
-        str | None, says("Only sessions whose key, label or name contains this text; case is ignored.")
+        str | None,
+        says("Only sessions whose key, label, name, title or id contains this text; case is ignored."),
     ] = None
     label: Annotated[str | None, says("Only sessions with this label.")] = None
+    sources: SourceNames = None
+    cwd: FolderName = None
     spawned_by: Annotated[str | None, says("Only the sub-agents of the session with this key.")] = None
     agent_id: Annotated[str | None, says("Only sessions of this agent.")] = None
     include_archived: Annotated[bool, says("Whether to list archived sessions too.")] = False
@@ -60,6 +64,10 @@ class SessionsListResult(Result, frozen=True, kw_only=True):
     ]
     has_more: Annotated[bool, says("Whether more sessions match the filters.")]
     next_cursor: Annotated[str | None, says("A cursor for the next page.")] = None
+    partial: Annotated[
+        int,
+        says("How many sessions `search`, `cwd` or `spawnedBy` may have missed: they have not been read whole yet."),
+    ] = 0
 
 
 def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
@@ -77,15 +85,24 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
         label=params.label,
         spawned_by=spawned_by,
         agent_id=params.agent_id,
+        sources=frozenset(params.sources) if params.sources is not None else None,
+        cwd=listing.normalize_folder(params.cwd) if params.cwd is not None else None,
+        titles=ctx.services.titles_for(ctx.caller),
         include_archived=params.include_archived,
         after=listing.read_cursor(params.cursor) if params.cursor is not None else None,
     )
 
 
 async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
+    answer, _ = await list_sessions(ctx, params)
+    return answer
+
+
+async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[SessionsListResult, list[Session]]:
+    """The answer, and the session of each of its rows."""
     store, sight = ctx.services.store, ctx.services.sight_of(ctx.caller)
     found = listing.select(store, sight, to_filter(ctx, params), params.limit)
-    rows = [listing.row(store, session, ctx.caller.agent_id, sight) for session in found.sessions]
+    rows = ctx.services.rows(ctx.caller, found.sessions)
     if params.include_cursors:
         for place, session in enumerate(found.sessions):
             end = store.cursor(session, session.entry.file.folded_to, session.entry.message_count)
@@ -103,13 +120,15 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
             left -= page.bytes
             shown, _ = await ctx.services.mask_messages(ctx.caller, page.messages)
             rows[place] = msgspec.structs.replace(rows[place], messages=shown)
-    return SessionsListResult(
+    answer = SessionsListResult(
         count=len(rows),
         sessions=rows,
         visibility=sight.level,
         has_more=found.next_place is not None,
         next_cursor=listing.cursor_text(found.next_place) if found.next_place is not None else None,
+        partial=found.partial,
     )
+    return answer, found.sessions
 
 
 METHOD = Method(

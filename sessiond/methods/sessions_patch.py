@@ -13,7 +13,7 @@ from sessiond.model.lax import MAX_WHOLE
 from sessiond.model.row import Row
 from sessiond.ranges import SEND_POLICIES, VERBOSE_LEVELS
 from sessiond.rpc.method import Method
-from sessiond.sessions import listing, patch
+from sessiond.sessions import patch
 from sessiond.sessions.patch import DeliveryContext
 
 
@@ -62,7 +62,7 @@ async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResu
         services.sees(ctx.caller),
         on_queued=ctx.release_next,
     )
-    row = listing.row(services.store, session, ctx.caller.agent_id, services.sight_of(ctx.caller))
+    [row] = services.rows(ctx.caller, [session])
     return SessionsPatchResult(key=session.key, row=row)
 
 

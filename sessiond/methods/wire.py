@@ -13,7 +13,7 @@ import msgspec
 from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.model.row import Row, row_of
 from sessiond.policy.redact import Patterns, mask_message
-from sessiond.policy.secrets import mask_next
+from sessiond.policy.secrets import mask_next, mask_title
 from sessiond.store.store import SessionStore
 
 
@@ -25,7 +25,9 @@ _decode_usage = msgspec.json.Decoder(_UsageOnly).decode
 
 
 class EventWire(Protocol):
-    """What the frame depends on: the codec, and the agent whose main session is shown as `main`."""
+    """What the frame depends on: the codec, the agent whose main session is shown as `main`, and whether the caller may
+    read messages, and secrets only masked.
+    """
 
     @property
     def codec(self) -> str: ...
@@ -33,6 +35,8 @@ class EventWire(Protocol):
     def agent_id(self) -> str | None: ...
     @property
     def masks(self) -> bool: ...
+    @property
+    def reads(self) -> bool: ...
     def encode_notification(self, method: str, params: Any) -> bytes: ...
 
 
@@ -42,7 +46,7 @@ class Encoder:
     def __init__(self, store: SessionStore, patterns: Callable[[], Patterns]) -> None:
         self._store, self._patterns = store, patterns
         self._event: Event | None = None
-        self._frames: dict[tuple[str, str | None, bool], bytes] = {}
+        self._frames: dict[tuple[str, str | None, bool, bool], bytes] = {}
 
     def frame(self, event: Event, wire: EventWire) -> bytes:
         """The frame of the event for this connection."""
@@ -50,19 +54,22 @@ class Encoder:
             self._event = event
             self._frames.clear()
         agent = wire.agent_id if isinstance(event, ChangedEvent) else None
-        which = (wire.codec, agent, wire.masks)
+        which = (wire.codec, agent, wire.masks, wire.reads)
         frame = self._frames.get(which)
         if frame is None:
             masks = self._patterns() if wire.masks else None
-            frame = wire.encode_notification(*describe_event(self._store, event, agent, masks))
+            frame = wire.encode_notification(*describe_event(self._store, event, agent, masks, titled=wire.reads))
             self._frames[which] = frame
         return frame
 
 
 def describe_event(
-    store: SessionStore, event: Event, agent: str | None, masks: Patterns | None
+    store: SessionStore, event: Event, agent: str | None, masks: Patterns | None, *, titled: bool = True
 ) -> tuple[str, dict[str, Any]]:
-    """The notification's method and params, secrets masked with `masks`. Source: protocol.md, "Events"."""
+    """The notification's method and params, secrets masked with `masks`; without `titled`, rows have no title.
+
+    Source: protocol.md, "Events".
+    """
     match event:
         case MessageEvent():
             return "session.message", message_params(event, masks)
@@ -71,7 +78,8 @@ def describe_event(
             if event.reason is not None:
                 params["reason"] = event.reason
             if event.entry is not None:
-                params["row"] = _row(store, event, agent)
+                row = _row(store, event, agent)
+                params["row"] = row if titled and masks is None else _with_title(row, masks if titled else None)
             return "sessions.changed", params
         case LiveEvent():
             fields = event.fields if masks is None else _mask_fields(event, masks)
@@ -104,6 +112,11 @@ def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
     raw, changed = mask_message(msgspec.json.encode(event.fields), masks)
     masked: dict[str, Any] = msgspec.json.decode(raw) if changed else event.fields
     return masked
+
+
+def _with_title(row: Row, masks: Patterns | None) -> Row:
+    """The row with its title masked; without one if there is nothing to mask it with."""
+    return msgspec.structs.replace(row, title=mask_title(row.title, masks) if masks is not None else None)
 
 
 def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:

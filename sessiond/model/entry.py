@@ -96,8 +96,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """What is known of a session; times are milliseconds since 1970. Unset fields are absent on disk.
 
     `is_named_otherwise` says that the id in the header is not that of the file name, `is_copy` that the header has a
-    key as well: the daemon names a file by the id in its header, so this one is a copy. `source` is None for our own
-    sessions.
+    key as well: the daemon names a file by the id in its header, so this one is a copy. `title` are the first words
+    that a person typed. `source` is None for our own sessions; of others it has the title.
     """
 
     session_id: str
@@ -111,6 +111,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     group_id: str | None = None
     chat_type: str | None = None
     display_name: str | None = None
+    title: str | None = None
     subject: str | None = None
     last_channel: str | None = None
     last_to: str | None = None

@@ -15,14 +15,15 @@ from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
-from sessiond.model.message import UNKNOWN_MODEL
+from sessiond.model.message import UNKNOWN_MODEL, text_of
 from sessiond.model.patching import is_settable, patch_entry
 from sessiond.model.record import FINAL, Record
+from sessiond.model.title import first_words
 from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 9
+FOLD_VERSION = 10
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -136,7 +137,8 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     updated = max(entry.updated_at, stamp) if entry.message_count else stamp
     count = entry.message_count + 1
     if record.role != "assistant":
-        return replace(entry, message_count=count, updated_at=updated)
+        title = entry.title if record.role != "user" or entry.title is not None else _first_words(entry, record)
+        return replace(entry, message_count=count, updated_at=updated, title=title)
     message = record.decoded if record.decoded is not None else lax.decode_dict(record.message)
     usage = usage_in(message.get("usage"))
     if usage is None:
@@ -148,6 +150,14 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
         changes["model"] = model
         changes["model_provider"] = _text(message.get("provider")) or entry.model_provider
     return replace(entry, message_count=count, updated_at=updated, **changes)
+
+
+def _first_words(entry: Entry, record: Record) -> str | None:
+    """The beginning of a message that a person typed: not the task of a sub-agent, nor a message of another session."""
+    message = record.message or b""
+    if entry.spawned_by is not None or b'"provenance"' in message:
+        return None
+    return first_words(text_of(message, "\n"))
 
 
 def _add_usage(entry: Entry, usage: Usage) -> dict[str, Any]:

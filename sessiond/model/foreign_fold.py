@@ -6,7 +6,6 @@ module decides which lines belong to one message.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,26 +16,22 @@ from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY, LineFacts
 from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.model.source_facts import OpenMessage, SourceFacts
+from sessiond.model.title import MAX_TITLE_CHARS, UNSHOWN, clean_title, first_words
 from sessiond.model.usage import Usage, cost_of
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_002
+FOREIGN_FOLD_VERSION = 1_000_010
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.
 MAX_PARTS = 64
 MAX_SPAN_BYTES = 8 * 2**20
 
-MAX_TITLE_CHARS = 200
-MAX_FIRST_WORDS_CHARS = 80
 _MAX_UNKNOWN_TYPES = 20
 _MAX_TYPE_CHARS = 64
 # Titles of lines that did not come yet. Files begin with those of all conversations that were open at the time.
 _MAX_TITLES_OF = 16
 _MAX_ID_CHARS = 128
-# Further text of a first message cannot be among its first words.
-_LOOKED_AT_CHARS = 64 * 1024
-_UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def begin_foreign(source: SourceFacts, native_id: str) -> Entry:
@@ -105,13 +100,6 @@ def open_after(opened: OpenMessage | None, record: Record, offset: int, count: i
     return OpenMessage(record.message_id, offset, count + 1, 1) if record.message_id is not None else None
 
 
-def clean_title(text: str, max_chars: int) -> str | None:
-    """The first line of a text as a title, on one line without control and bidi characters; None if nothing is left."""
-    lines = text[:_LOOKED_AT_CHARS].strip().splitlines()
-    words = _UNSHOWN.sub("", " ".join(lines[0].split())) if lines else ""
-    return words[:max_chars].strip() or None
-
-
 def _newest(entry: Entry, stamp: int) -> int:
     return max(entry.updated_at, stamp) if entry.message_count else stamp
 
@@ -124,7 +112,7 @@ def _fold_message(entry: Entry, source: SourceFacts, record: Record, offset: int
     if opened is not source.opened:
         source = replace(source, opened=opened)
     if record.is_typed and source.title is None and entry.spawned_by is None:
-        words = clean_title(text_of(record.message or b"", "\n"), MAX_FIRST_WORDS_CHARS)
+        words = first_words(text_of(record.message or b"", "\n"))
         if words is not None:
             source = replace(source, title=words, title_rank=FIRST_WORDS)
     return source, count
@@ -191,7 +179,7 @@ def _fold_usage(
 
 
 def _count_type(unknown: dict[str, int], kind: str) -> dict[str, int]:
-    kind = _UNSHOWN.sub("", kind)[:_MAX_TYPE_CHARS] or "none"
+    kind = UNSHOWN.sub("", kind)[:_MAX_TYPE_CHARS] or "none"
     if kind not in unknown and len(unknown) >= _MAX_UNKNOWN_TYPES - 1:
         kind = "others"
     return {**unknown, kind: unknown.get(kind, 0) + 1}

@@ -36,6 +36,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "talks",
         "file",
         "source",
+        "title",
         "message_count",
         "corrupt_records",
     }

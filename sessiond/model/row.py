@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules, Kind, display_key, group_part, kind_of
+from sessiond.model.title import clean_title
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -23,6 +24,29 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
         str,
         Meta(description="The channel it belongs to, or `internal`, or `unknown`."),
     ]
+    source: Annotated[
+        str,
+        Meta(description="The program whose session it is: `sessiond` for its own, else `claude`, `codex` and so on."),
+    ]
+    title: Annotated[
+        str | None,
+        Meta(description="What a person or the program called it, else the first words that a person typed."),
+    ] = None
+    cwd: Annotated[str | None, Meta(description="The folder in which its agent works.")] = None
+    native_id: Annotated[str | None, Meta(description="The id that the agent program gave it.")] = None
+    read_only: Annotated[
+        bool, Meta(description="Whether another program keeps it: sessiond shows it and never changes it.")
+    ] = False
+    partial: Annotated[
+        bool,
+        Meta(
+            description="Whether only the ends of its file have been read so far: then some fields are not known yet,"
+            " and `messageCount` is absent."
+        ),
+    ] = False
+    forked_from: Annotated[str | None, Meta(description="The canonical key of the session that it is a copy of.")] = (
+        None
+    )
     display_name: Annotated[str | None, Meta(description="The name that lists show.")] = None
     subject: Annotated[str | None, Meta(description="The subject of a group.")] = None
     label: Annotated[str | None, Meta(description="Its label, by which it can be named.")] = None
@@ -87,8 +111,26 @@ class CachedRow(msgspec.Struct, frozen=True, gc=False):
 _COPIED_FIELDS = tuple(
     field.name
     for field in msgspec.structs.fields(Row)
-    if field.name in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count", "source"}
+    if field.name
+    in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count", "source", "title"}
 )
+# The `source` of our own sessions.
+OWN_SOURCE = "sessiond"
+
+
+def title_of(entry: Entry) -> str | None:
+    """What a person or a program called the session, else the first words that a person typed."""
+    if entry.source is not None:
+        return entry.source.title
+    return (clean_title(entry.display_name) if entry.display_name else None) or entry.title
+
+
+def native_id_of(entry: Entry) -> str | None:
+    """The id that the agent program gave the session."""
+    if entry.source is not None:
+        return entry.session_id
+    # The preset of Codex stores the id and what it has counted, separated by a space.
+    return (entry.native_session_id or "").partition(" ")[0] or None
 
 
 def channel_of(key: str, kind: Kind, entry: Entry) -> str:
@@ -114,14 +156,21 @@ def row_of(
     archived: bool = False,
 ) -> Row:
     """The row of a session, as a caller of `caller_agent` sees it."""
-    kind = kind_of(key, rules, entry.chat_type)
+    kind, source = kind_of(key, rules, entry.chat_type), entry.source
+    partial = source is not None and source.partial
     return Row(
         key=display_key(key, rules, caller_agent),
         kind=kind,
+        source=source.name if source is not None else OWN_SOURCE,
+        title=title_of(entry),
+        native_id=native_id_of(entry),
+        read_only=source is not None,
+        partial=partial,
+        forked_from=f"{source.name}:{source.forked_from}" if source is not None and source.forked_from else None,
         channel=channel_of(key, kind, entry),
         queued_runs=sum(run.started_at is None for run in entry.runs),
         child_sessions=children or None,
-        message_count=entry.message_count,
+        message_count=None if partial else entry.message_count,
         transcript_path=path,
         archived=archived,
         **{name: getattr(entry, name) for name in _COPIED_FIELDS},

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 from sessiond.errors import ConfigError, quote
+from sessiond.model.title import MAX_FIRST_WORDS_CHARS, MAX_TITLE_CHARS
 from sessiond.patterns import compile_pattern
 
 MASK = "***"
@@ -144,6 +145,13 @@ def mask_next(before: str, text: str, patterns: tuple[re.Pattern[str], ...] = ()
         out.append(mask(whole[start:end]) if inside and fixed is None else MASK)
         done = end
     return "".join([*out, whole[done:]])
+
+
+def mask_title(title: str | None, patterns: tuple[re.Pattern[str], ...] = ()) -> str | None:
+    """A title masked. Of one that was cut, the last word goes: half a secret would not be recognized."""
+    if title is not None and len(title) in (MAX_FIRST_WORDS_CHARS, MAX_TITLE_CHARS):
+        title = title[: max(title.rfind(" "), 0)]
+    return mask_secrets(title, patterns)[0] if title else None
 
 
 def mask(value: str) -> str:

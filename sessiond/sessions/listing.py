@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from sessiond.errors import InvalidParams
+from sessiond.model.entry import Entry
 from sessiond.model.keys import Kind, agent_of, is_listed, kind_of
-from sessiond.model.row import CachedRow, Row, row_of
+from sessiond.model.keys import source_of as program_of
+from sessiond.model.row import OWN_SOURCE, CachedRow, Row, native_id_of, row_of, title_of
 from sessiond.policy.visibility import Sight
 from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
@@ -17,7 +19,11 @@ from sessiond.store.store import SessionStore
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """The filters of a list. `after` is the place after the last row of the page before."""
+    """The filters of a list. `after` is the place after the last row of the page before.
+
+    `sources` are names of programs and `sessiond`; `cwd` is a folder, absolute and normalized. `titles` gives the title
+    of a session as the caller may read it.
+    """
 
     kinds: frozenset[Kind] | None = None
     since_ms: int | None = None
@@ -25,28 +31,71 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None = None
     spawned_by: str | None = None
     agent_id: str | None = None
+    sources: frozenset[str] | None = None
+    cwd: str | None = None
+    titles: Callable[[Entry], str | None] = title_of
     include_archived: bool = False
     after: tuple[int, str] | None = None
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """One page. `next_place` is None on the last page."""
+    """One page. `next_place` is None on the last page. `partial` is how many sessions the filters may have missed,
+    because they have not been read whole.
+    """
 
     sessions: list[Session]
     next_place: tuple[int, str] | None
+    partial: int = 0
 
 
 def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> ListPage:
     """The newest `limit` sessions that pass the filter and that the caller may see."""
     page: list[Session] = []
+    partial = count_missed(store, sight, wanted)
     for session in _candidates(store, sight, wanted):
         if not _passes(store, session, wanted) or not reaches(store.catalog, sight, session.key):
             continue
         if len(page) == limit:
             last = page[-1]
-            return ListPage(page, _place(last))
+            return ListPage(page, _place(last), partial)
         page.append(session)
-    return ListPage(page, None)
+    return ListPage(page, None, partial)
+
+
+def count_missed(store: SessionStore, sight: Sight, wanted: Filter) -> int:
+    """How many visible sessions would pass the filter if what is not known of them yet fits."""
+    if wanted.search is None and wanted.cwd is None and wanted.spawned_by is None:
+        return 0
+    known = msgspec.structs.replace(wanted, search=None, cwd=None, spawned_by=None)
+    return sum(
+        _may_pass_when_whole(session, wanted)
+        and not _passes(store, session, wanted)
+        and _passes(store, session, known)
+        and (wanted.since_ms is None or session.entry.updated_at >= wanted.since_ms)
+        and reaches(store.catalog, sight, session.key)
+        for session in store.catalog.foreign.values()
+        if session.is_partial
+    )
+
+
+def _may_pass_when_whole(session: Session, wanted: Filter) -> bool:
+    """Whether each filter that the session does not pass is on a field that is not known yet. Titles may change."""
+    entry = session.entry
+    return (wanted.cwd is None or entry.cwd is None or is_below(entry.cwd, wanted.cwd)) and (
+        wanted.spawned_by is None or entry.spawned_by in (None, wanted.spawned_by)
+    )
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether `path` is the folder or below it, by its segments. Follows no links."""
+    path = normalize_folder(path)
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def normalize_folder(path: str) -> str:
+    """The path without empty segments, `.` and `..`."""
+    path = os.path.normpath(path)
+    return path[1:] if path.startswith("//") else path
 
 
 def _place(session: Session) -> tuple[int, str]:
@@ -88,9 +137,16 @@ def _tree(store: SessionStore, root: str) -> Iterator[str]:
         stack += fresh
 
 
+def source_of(key: str) -> str:
+    """The name of the program whose session it is; `sessiond` for our own."""
+    return program_of(key) or OWN_SOURCE
+
+
 def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
     entry = session.entry
     if not is_listed(session.key):
+        return False
+    if wanted.sources is not None and source_of(session.key) not in wanted.sources:
         return False
     if wanted.agent_id is not None and agent_of(session.key) != wanted.agent_id:
         return False
@@ -100,10 +156,20 @@ def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
         return False
     if wanted.kinds is not None and kind_of(session.key, store.rules, entry.chat_type) not in wanted.kinds:
         return False
+    if wanted.cwd is not None and (entry.cwd is None or not is_below(entry.cwd, wanted.cwd)):
+        return False
     if wanted.search is None:
         return True
-    texts = (entry.display_name, entry.label, entry.subject, entry.session_id, session.key)
-    return any(wanted.search in text.lower() for text in texts if text)
+    search = wanted.search
+    texts = (entry.display_name, entry.label, entry.subject, entry.session_id, session.key, native_id_of(entry))
+    return any(search in text.lower() for text in texts if text) or _is_in_title(search, entry, wanted.titles)
+
+
+def _is_in_title(search: str, entry: Entry, titles: Callable[[Entry], str | None]) -> bool:
+    whole = title_of(entry)
+    if whole is None or search not in whole.lower():
+        return False
+    return search in (titles(entry) or "").lower()
 
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:

@@ -133,7 +133,8 @@ def _from_another_session(record: Record) -> bool:
 
 
 def _title(entry: Entry, first: str | None, shown: Shown) -> str:
-    for text in (entry.display_name, entry.subject, first):
+    known = entry.source.title if entry.source is not None else None
+    for text in (entry.display_name, entry.subject, known, first):
         if text and text.strip():
             # Masked before the cut: a secret that was cut in two is not recognized.
             return short(shown(_cut_beginning(text)), _TITLE_CHARS)

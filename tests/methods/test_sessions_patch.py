@@ -26,6 +26,7 @@ ALL = {
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     always = {"key", "kind", "channel", "updatedAt", "createdAt", "sessionId", "messageCount", "transcriptPath"}
+    always |= {"source", "title", "cwd"}
     return {name: value for name, value in row.items() if name not in always}
 
 

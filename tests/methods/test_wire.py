@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+import msgspec
 from support.in_process import in_process_daemon
 
 from sessiond.methods.wire import Encoder, describe_event
@@ -21,9 +22,11 @@ MESSAGE = b'{"role":"assistant", "content":"secret_key=abcdef123456", "usage":{"
 class Client:
     """The part of a client that a frame depends on. Counts the frames that are made for it."""
 
-    def __init__(self, codec: CodecName = "json", agent_id: str | None = None, *, masks: bool = False) -> None:
+    def __init__(
+        self, codec: CodecName = "json", agent_id: str | None = None, *, masks: bool = False, reads: bool = True
+    ) -> None:
         self.codec: CodecName = codec
-        self.agent_id, self.masks = agent_id, masks
+        self.agent_id, self.masks, self.reads = agent_id, masks, reads
         self.made = 0
 
     def encode_notification(self, method: str, params: Any) -> bytes:
@@ -51,6 +54,25 @@ async def test_a_frame_is_encoded_once_for_all_clients_that_get_the_same_bytes(t
         changed = ChangedEvent(KEY, session.session_id, "patch", None, session.entry)
         rows = {agent: json.loads(encoder.frame(changed, Client(agent_id=agent))) for agent in (None, "main", "other")}
         assert [rows[agent]["params"]["row"]["key"] for agent in (None, "main", "other")] == ["main", "main", KEY]
+
+
+async def test_the_title_in_a_row_is_for_those_who_may_read_and_masked_as_messages_are(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon:
+        store = daemon.services.store
+        session, _ = await store.create(KEY, "main")
+        encoder = Encoder(store, daemon.services.patterns)
+        titled = msgspec.structs.replace(session.entry, title="it is secret_key=abcdef123456")
+        changed = ChangedEvent(KEY, session.session_id, "patch", None, titled)
+
+        def title_for(client: Client) -> str | None:
+            title: str | None = json.loads(encoder.frame(changed, client))["params"]["row"].get("title")
+            return title
+
+        assert title_for(Client()) == titled.title
+        masked = title_for(Client(masks=True))
+        assert masked is not None and masked.startswith("it is secret_key=") and "abcdef123456" not in masked
+        assert title_for(Client(masks=True, reads=False)) is None
+        assert title_for(Client(reads=False)) is None
 
 
 async def test_event_params_are_as_documented(tmp_path: Path) -> None:

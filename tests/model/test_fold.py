@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun, Spawn
 from sessiond.model.fold import MAX_KEYED_RUNS, fold, fold_bad_line, ineffective_reason
-from sessiond.model.patching import merge_patch
+from sessiond.model.patching import merge_patch, patch_entry
 
 T = 1795224660000
 MTIME = 1795224999000
@@ -548,7 +548,8 @@ def test_a_message_cut_within_an_emoji_is_counted():
     record = records.parse(line)
     assert (record.raw, record.is_message) == (line, True)
     assert json.loads(record.message or b"")["content"] == "cut \ufffd"
-    assert fold(EMPTY, record, 0, MTIME) == replace(EMPTY, updated_at=T, message_count=1)
+    entry = fold(EMPTY, record, 0, MTIME)
+    assert replace(entry, title=None) == replace(EMPTY, updated_at=T, message_count=1)
 
 
 def test_the_row_of_a_child_shows_its_task_and_not_its_announce_step():
@@ -612,3 +613,38 @@ def test_the_index_holds_a_spawn_exactly_as_its_records_gave_it():
     text = json.dumps({name: value for one in [first, *later] for name, value in one.items()}, separators=(",", ":"))
     assert f'"spawn":{text}'.encode() in msgspec.json.encode(entry)
     assert msgspec.json.decode(msgspec.json.encode(entry), type=type(entry)) == entry
+
+
+@pytest.mark.parametrize(
+    ("message", "title"),
+    [
+        ({"role": "user", "content": "\n  Mend \t the roof \nand more"}, "Mend the roof"),
+        ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "see"}]}, "see"),
+        ({"role": "user", "content": "x" * 300}, "x" * 80),
+        (
+            {
+                "role": "user",
+                "content": 'Sender (untrusted metadata):\n```json\n{"id": 1}\n```\n\n[Sat 2026-11-21] What is it?',
+            },
+            "What is it?",
+        ),
+        ({"role": "user", "content": "Sender (untrusted metadata):\n```json\n{"}, None),
+        ({"role": "user", "content": "[draft] of 2026-01-01"}, "[draft] of 2026-01-01"),
+        ({"role": "user", "content": "a\x1b[31mb\u202ec"}, "a[31mbc"),
+        ({"role": "user", "content": "\x1b \u202e"}, None),
+        ({"role": "user", "content": "task", "provenance": {"kind": "inter_session"}}, None),
+        ({"role": "assistant", "content": "answer"}, None),
+        ({"role": "user", "content": 7}, None),
+    ],
+)
+def test_the_first_words_that_a_person_typed_are_the_title(message: dict[str, Any], title: str | None) -> None:
+    line = msgspec.json.encode({"type": "message", "id": "a", "message": message})
+    entry = fold(EMPTY, records.parse(line), 0, MTIME)
+    assert entry.title == title
+    assert fold(replace(EMPTY, spawned_by="agent:main:main"), records.parse(line), 0, MTIME).title is None
+    later = msgspec.json.encode({"type": "message", "id": "b", "message": {"role": "user", "content": "later"}})
+    assert fold(entry, records.parse(later), 9, MTIME).title == title or title is None
+
+
+def test_a_title_cannot_be_patched() -> None:
+    assert patch_entry(EMPTY, {"title": "forged"}) == EMPTY

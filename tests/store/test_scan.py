@@ -248,6 +248,7 @@ def test_an_openclaw_store_is_adopted_with_keys_and_settings(folder_scan):
         session_key="agent:main:main",
         created_at=1795224660653,
         updated_at=1795224687822,
+        title="please run the tool",
         cwd="/home/user/ws",
         chat_type="direct",
         delivery_context={"channel": "webchat"},

@@ -1,0 +1,220 @@
+"""Sessions of other programs in lists: their rows, the filters, and who sees them. Real files below a home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from support.foreign_sessions import UUID, key_of, pi_file, pi_header, pi_line
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
+from support.patience import PATIENCE_S
+
+from sessiond.model.caller import Caller
+from sessiond.sessions import listing
+
+CONFIG = """
+[[agents.list]]
+id = "main"
+default = true
+runtime = { type = "echo" }
+
+[tools.sessions]
+visibility = "all"
+"""
+READER = Caller(kind="token", scopes=frozenset({"list", "read", "send"}), session_key="agent:main:main", token_id="t")
+SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ"
+
+
+@asynccontextmanager
+async def daemon(tmp_path: Path, config: str = CONFIG) -> AsyncIterator[tuple[InProcessDaemon, Connection]]:
+    """A daemon that has read every session below the home whole."""
+    async with in_process_daemon(tmp_path, config, home=tmp_path / "home") as parts, parts.connect() as owner:
+        sources = parts.services.sources
+        with trio.fail_after(PATIENCE_S):
+            await sources.listed.wait()
+            while sources.partial_count:  # noqa: ASYNC110 - folding has no event
+                await trio.sleep(0.005)
+        yield parts, owner
+
+
+def home_of(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+async def rows(connection: Connection, **params: Any) -> dict[str, dict[str, Any]]:
+    return {row["key"]: row for row in (await connection.call("sessions_list", **params))["sessions"]}
+
+
+async def test_the_row_of_another_programs_session(tmp_path: Path) -> None:
+    parent = pi_header("forked", parentSession=f"/x/2026_{UUID.format(1)}.jsonl")
+    path = pi_file(home_of(tmp_path), 1, "  what\tis this?\nsecond line")
+    fork = path.with_name("2026-01-02T03-04-06-000Z_forked.jsonl")
+    fork.write_bytes(parent + pi_line("go on"))
+    async with daemon(tmp_path) as (_, owner):
+        found = await rows(owner)
+        row = found[key_of(1)]
+        assert (row["kind"], row["channel"], row["source"], row["readOnly"]) == ("other", "unknown", "pi", True)
+        assert (row["nativeId"], row["sessionId"]) == (UUID.format(1),) * 2
+        assert (row["title"], row["cwd"], row["messageCount"]) == ("what is this?", "/home/me", 1)
+        assert row["transcriptPath"] == str(path)
+        assert not {"partial", "forkedFrom", "childSessions"} & row.keys()
+        assert found["pi:forked"]["forkedFrom"] == key_of(1)
+
+
+async def test_our_own_rows_have_a_source_a_title_and_the_id_of_the_program(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as (parts, owner):
+        await owner.say("main", "  first   words \n more")
+        await owner.say("main", "later words")
+        session = parts.services.store.catalog.by_key["agent:main:main"]
+        [row] = (await rows(owner)).values()
+        assert (row["source"], row["title"]) == ("sessiond", "first words")
+        assert not {"readOnly", "nativeId"} & row.keys()
+        await owner.call("sessions.patch", key="main", displayName="My name")
+        assert (await rows(owner))["main"]["title"] == "My name", "what a person gave wins"
+        await parts.services.store.append(session, [_entry_record({"nativeSessionId": "abc 120 40"})])
+        assert (await rows(owner))["main"]["nativeId"] == "abc"
+
+
+def _entry_record(data: dict[str, Any]) -> Any:
+    from sessiond.model.record import ENTRY
+    from sessiond.store.store import Custom
+
+    return Custom(ENTRY, data)
+
+
+async def test_the_task_of_a_sub_agent_and_messages_of_other_sessions_are_no_titles(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as (_, owner):
+        await owner.call("sessions.create", key="agent:main:parent")
+        await owner.call("sessions.create", key="agent:main:child", parentSessionKey="agent:main:parent")
+        await owner.say("agent:main:child", "a task")
+        note = {"role": "user", "content": "from another", "provenance": {"kind": "inter_session"}}
+        await owner.call("chat.inject", sessionKey="agent:main:parent", messages=[note])
+        found = await rows(owner)
+        assert "title" not in found["agent:main:child"]
+        assert "title" not in found["agent:main:parent"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "keys"),
+    [
+        (["pi"], {key_of(1)}),
+        (["sessiond"], {"main"}),
+        (["sessiond", "pi"], {key_of(1), "main"}),
+        (["claude", "codex", "gemini", "opencode"], set()),
+    ],
+)
+async def test_a_list_of_chosen_sources(tmp_path: Path, sources: list[str], keys: set[str]) -> None:
+    pi_file(home_of(tmp_path), 1, "one")
+    async with daemon(tmp_path) as (_, owner):
+        await owner.say("main", "hello")
+        assert set(await rows(owner, sources=sources)) == keys
+
+
+@pytest.mark.parametrize("sources", [[], ["pi", "nonsense"], "pi", [1]])
+async def test_sources_that_are_none_or_unknown_are_refused(tmp_path: Path, sources: Any) -> None:
+    async with daemon(tmp_path) as (_, owner):
+        for method in ("sessions_list", "sessions.list"):
+            error = await owner.failure(method, sources=sources)
+            assert (error["code"], error["data"]["field"].startswith("$.sources")) == (-32602, True)
+
+
+@pytest.mark.parametrize(
+    ("cwd", "fits"),
+    [
+        ("/home/me", True),
+        ("/home/me/", True),
+        ("//home/./me/x/..", True),
+        ("/home", True),
+        ("/", True),
+        ("/home/m", False),
+        ("/home/me/work", False),
+        ("/home/ME", False),
+    ],
+)
+async def test_a_list_of_what_was_done_in_a_folder_or_below(tmp_path: Path, cwd: str, fits: bool) -> None:
+    pi_file(home_of(tmp_path), 1, "one")
+    async with daemon(tmp_path) as (_, owner):
+        assert set(await rows(owner, cwd=cwd)) == ({key_of(1)} if fits else set())
+
+
+@pytest.mark.parametrize("cwd", ["", "work", "~/work", "/a\0b"])
+async def test_a_folder_that_is_no_absolute_path_is_refused(tmp_path: Path, cwd: str) -> None:
+    async with daemon(tmp_path) as (_, owner):
+        error = await owner.failure("sessions_list", cwd=cwd)
+        assert (error["code"], error["data"]["field"]) == (-32602, "$.cwd")
+
+
+async def test_the_list_is_searched_in_titles_and_ids_of_programs(tmp_path: Path) -> None:
+    pi_file(home_of(tmp_path), 1, "Repair the ROOF")
+    pi_file(home_of(tmp_path), 2, "something else")
+    async with daemon(tmp_path) as (_, owner):
+        assert set(await rows(owner, search="the roof")) == {key_of(1)}
+        assert set(await rows(owner, search=UUID.format(2).upper())) == {key_of(2)}
+
+
+async def test_an_answer_says_how_many_sessions_its_filters_may_have_missed(tmp_path: Path) -> None:
+    # A middle so long that the cwd and the title of the end are not known from both ends alone.
+    path = pi_file(home_of(tmp_path), 1, "one")
+    async with daemon(tmp_path) as (parts, owner):
+        store = parts.services.store
+        session = store.catalog.by_key[key_of(1)]
+        whole = session.entry
+        from msgspec.structs import replace
+
+        partial = replace(whole, source=replace(whole.source, partial=True, title=None), cwd=None)
+        store.catalog.replace(session, partial)
+        for params, missed in (
+            ({}, None),
+            ({"search": "zebra"}, 1),
+            ({"search": key_of(1)}, None),
+            ({"cwd": "/home/me"}, 1),
+            ({"spawnedBy": "pi:parent"}, 1),
+            ({"cwd": "/home/me", "sources": ["sessiond"]}, None),
+            ({"search": "zebra", "kinds": ["main"]}, None),
+        ):
+            assert (await owner.call("sessions_list", **params)).get("partial") == missed, params
+        [row] = (await owner.call("sessions_list"))["sessions"]
+        assert row["partial"] is True
+        assert "messageCount" not in row
+        store.catalog.replace(session, replace(partial, cwd="/elsewhere"))
+        assert "partial" not in await owner.call("sessions_list", cwd="/home/me"), "what is known was not missed"
+    assert path.exists()
+
+
+async def test_titles_are_messages_for_those_who_may_not_read_and_masked_for_tokens(tmp_path: Path) -> None:
+    pi_file(home_of(tmp_path), 1, f"key {SECRET}")
+    lister = Caller(kind="token", scopes=frozenset({"list"}), session_key="agent:main:main", token_id="l")
+    async with daemon(tmp_path) as (parts, owner), parts.connect(lister) as blind, parts.connect(READER) as reader:
+        assert SECRET[:20] in (await rows(owner))[key_of(1)]["title"]
+        assert "title" not in (await rows(blind))[key_of(1)]
+        assert await rows(blind, search="key") == {}
+        assert SECRET[:20] not in json.dumps(await rows(reader))
+        assert await rows(reader, search=SECRET[:20]) == {}, "nobody finds a masked secret by searching for it"
+        assert set(await rows(reader, search="key ")) == {key_of(1)}
+
+
+async def test_a_title_that_was_cut_within_a_secret_shows_no_half_of_it(tmp_path: Path) -> None:
+    text = "x" * 60 + " " + SECRET
+    pi_file(home_of(tmp_path), 1, text)
+    async with daemon(tmp_path) as (parts, owner), parts.connect(READER) as reader:
+        assert (await rows(owner))[key_of(1)]["title"] == text[:80]
+        assert (await rows(reader))[key_of(1)]["title"] == "x" * 60
+
+
+async def test_the_rows_with_previews_are_those_of_the_list(tmp_path: Path) -> None:
+    pi_file(home_of(tmp_path), 1, "first", "last")
+    async with daemon(tmp_path) as (_, owner):
+        [row] = (await owner.call("sessions.list", sources=["pi"]))["sessions"]
+        assert (row["derivedTitle"], row["lastMessagePreview"]) == ("first", "last")
+
+
+def test_folders_are_compared_by_segments() -> None:
+    assert listing.is_below("/a/b", "/a")
+    assert listing.is_below("/a//b/", "/a/b")
+    assert not listing.is_below("/ab", "/a")
+    assert not listing.is_below("relative", "/")
