@@ -9,13 +9,19 @@ tests/golden/sources/<program>/<version>/, scrubbed, with bookkeeping cut to a f
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +135,8 @@ def record_claude(place: VersionPlace) -> None:
     scene("delegating-renamed", "/rename Birds in the yard", "--resume", parent.stem)
     record_typed_meanwhile(place, claude)
     place.save_lines("meanwhile.jsonl", last())
+    record_terminal(place)
+    place.save_lines("terminal.jsonl", last())
     place.env["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
     scene("failed", "to nobody")
 
@@ -160,6 +168,53 @@ def record_typed_meanwhile(place: VersionPlace, claude: tuple[str, ...]) -> None
     wait(b'"type":"result"')
     process.stdin.close()
     process.wait(60)
+
+
+def record_terminal(place: VersionPlace) -> None:
+    """What a person at a terminal does: commands of the shell, an interruption, a title, another beginning."""
+    settings = place.home / ".claude.json"
+    known = json.loads(settings.read_text()) if settings.exists() else {}
+    place.env |= {"ANTHROPIC_API_KEY": "sk-ant-stub-00000000000000000000000000", "TERM": "xterm-256color"}
+    projects = {str(place.work): {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}}
+    known |= {"hasCompletedOnboarding": True, "theme": "dark", "projects": projects}
+    known |= {"customApiKeyResponses": {"approved": ["0" * 20], "rejected": []}}
+    settings.write_text(json.dumps(known))
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(place.work)
+        os.execvpe("claude", ["claude", "--model", place.model, "--allowedTools=Bash"], place.env)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+
+    def drain(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if select.select([terminal], [], [], 0.1)[0]:
+                try:
+                    os.read(terminal, 65536)
+                except OSError:
+                    return
+
+    def press(keys: str, seconds: float) -> None:
+        os.write(terminal, keys.encode())
+        drain(seconds)
+
+    def say(text: str, seconds: float = 4) -> None:
+        press(text, 0.5)
+        press("\r", seconds)
+
+    drain(8)
+    say("hello from the terminal")
+    say("!echo by-hand")
+    say(TOOLS.replace("\n", " "))
+    say("please HANG now")
+    press("\x1b", 2)
+    press("\x15", 1)
+    say("/rename Birds at the terminal")
+    say("/compact", 8)
+    say("after the compaction")
+    say("/exit")
+    os.close(terminal)
+    os.waitpid(child, 0)
 
 
 def record_codex(place: VersionPlace) -> None:
@@ -201,51 +256,78 @@ def record_codex(place: VersionPlace) -> None:
     record_app_server(place, sessions)
 
 
-def record_app_server(place: VersionPlace, sessions: Path) -> None:
-    """What only the app server does: the older mode of history, names, a compaction on request, a fork that copies."""
-    process = subprocess.Popen(
-        ["codex", "app-server"], cwd=place.work, env=place.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None and process.stdout is not None
+class AppServer:
+    """Codex's app server: what only it does."""
 
-    def send(**body: Any) -> None:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(body).encode() + b"\n")
-        process.stdin.flush()
+    def __init__(self, place: VersionPlace) -> None:
+        self.process = subprocess.Popen(
+            ["codex", "app-server"], cwd=place.work, env=place.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.fixed = {"cwd": str(place.work), "model": place.model, "approvalPolicy": "never"}
+        self.call("initialize", clientInfo={"name": "recorder", "version": "1"}, capabilities={"experimentalApi": True})
+        self.send(method="initialized")
 
-    def wait(name: str, value: Any) -> Any:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def send(self, **body: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(body).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait(self, name: str, value: Any, thread: str | None = None) -> Any:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             body = json.loads(line)
-            if body.get(name) == value:
+            if body.get(name) == value and thread in (None, body.get("params", {}).get("threadId")):
                 return body
         raise EOFError(value)
 
-    def call(method: str, **params: Any) -> Any:
-        send(id=method, method=method, params=params)
-        return wait("id", method)["result"]
+    def call(self, method: str, **params: Any) -> Any:
+        self.send(id=method, method=method, params=params)
+        return self.wait("id", method)["result"]
 
-    def turn(thread: str, text: str) -> None:
-        call("turn/start", threadId=thread, input=[{"type": "text", "text": text}])
-        wait("method", "turn/completed")
+    def start(self, mode: str) -> str:
+        started = self.call("thread/start", historyMode=mode, sandbox="danger-full-access", **self.fixed)
+        return str(started["thread"]["id"])
 
-    call("initialize", clientInfo={"name": "recorder", "version": "1"}, capabilities={"experimentalApi": True})
-    send(method="initialized")
-    fixed = {"cwd": str(place.work), "model": place.model, "approvalPolicy": "never", "sandbox": "danger-full-access"}
+    def turn(self, thread: str, text: str) -> None:
+        self.call("turn/start", threadId=thread, input=[{"type": "text", "text": text}])
+        self.wait("method", "turn/completed", thread)
+
+
+def record_app_server(place: VersionPlace, sessions: Path) -> None:
+    """The older mode of history, names, a compaction on request, a fork that copies, a sub-agent."""
+    server = AppServer(place)
+
+    def save(name: str, thread: str) -> None:
+        place.save_lines(f"{name}.jsonl", newest(list(sessions.glob(f"*/*/*/*{thread}.jsonl"))))
+
     for mode in ("legacy", "paginated"):
-        thread = call("thread/start", historyMode=mode, **fixed)["thread"]["id"]
-        turn(thread, TOOLS)
-        call("thread/name/set", threadId=thread, name="Birds in the yard")
-        call("thread/compact/start", threadId=thread)
-        wait("method", "turn/completed")
-        turn(thread, "after the compaction")
-        place.save_lines(f"{mode}.jsonl", newest(list(sessions.glob(f"*/*/*/*{thread}.jsonl"))))
+        thread = server.start(mode)
+        server.turn(thread, TOOLS)
+        server.call("thread/name/set", threadId=thread, name="Birds in the yard")
+        server.call("thread/compact/start", threadId=thread)
+        server.wait("method", "turn/completed", thread)
+        server.turn(thread, "after the compaction")
+        save(mode, thread)
         if mode == "legacy":
-            fork = call("thread/fork", threadId=thread)["thread"]["id"]
-            turn(fork, "in the fork")
-            place.save_lines("legacy-fork.jsonl", newest(list(sessions.glob(f"*/*/*/*{fork}.jsonl"))))
-    process.stdin.close()
-    process.wait(60)
+            fork = str(server.call("thread/fork", threadId=thread)["thread"]["id"])
+            server.turn(fork, "in the fork")
+            save("legacy-fork", fork)
+    record_subagent(server, sessions, save)
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    server.process.wait(60)
+
+
+def record_subagent(server: AppServer, sessions: Path, save: Callable[[str, str], None]) -> None:
+    """A session that delegates, and the one of its sub-agent."""
+    thread = server.start("paginated")
+    before = set(sessions.glob("*/*/*/*.jsonl"))
+    server.turn(thread, f"CALL multi_agent_v1/spawn_agent {json.dumps({'message': DELEGATED})}")
+    (child,) = {path for path in sessions.glob("*/*/*/*.jsonl") if thread not in path.name} - before
+    while "task_complete" not in child.read_text():
+        PAUSE.wait(0.1)
+    save("delegating", thread)
+    save("subagent", child.stem[-36:])
 
 
 VERSIONS = {

@@ -128,8 +128,13 @@ def test_lines_of_a_subagents_own_file_are_messages_and_name_the_parent():
 
 
 def test_messages_of_other_agents_are_shown_but_nobody_typed_them():
-    record = user('<teammate-message from="x">done</teammate-message>')
-    assert record.message is not None and not record.is_typed
+    for record in (
+        user('<teammate-message from="x">done</teammate-message>'),
+        user("done", origin={"kind": "peer"}),
+    ):
+        assert record.message is not None and not record.is_typed
+    for origin in ({"kind": "human"}, {}, None, "human"):
+        assert user("done", origin=origin).is_typed
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ class _Attachment(msgspec.Struct, frozen=True, rename="camel", gc=False):
     command_mode: object = None
 
 
+class _Origin(msgspec.Struct, frozen=True, gc=False):
+    kind: object = None
+
+
 class _ForkedFrom(msgspec.Struct, frozen=True, rename="camel", gc=False):
     session_id: object = None
 
@@ -81,6 +85,7 @@ class _ClaudeLine(msgspec.Struct, frozen=True, rename="camel", gc=False):
     request_id: object = None
     request_session_id: object = None
     forked_from: msgspec.Raw = ABSENT
+    origin: msgspec.Raw = ABSENT
     attachment: msgspec.Raw = ABSENT
     subtype: object = None
     message: msgspec.Raw = ABSENT
@@ -104,6 +109,7 @@ _decode_type = msgspec.json.Decoder(_LineType).decode
 _decode_attachment = msgspec.json.Decoder(_Attachment).decode
 _decode_line = msgspec.json.Decoder(_ClaudeLine).decode
 _decode_message = msgspec.json.Decoder(_ClaudeMessage).decode
+_decode_origin = msgspec.json.Decoder(_Origin).decode
 _decode_fork = msgspec.json.Decoder(_ForkedFrom).decode
 
 
@@ -176,9 +182,12 @@ def _said_record(kind: str, opened: _ClaudeLine, content: msgspec.Raw, line: byt
     said = None if _is_left_out(opened) else user_content(content)
     if said is None:
         return _plain_record(kind, opened, line)
-    typed = opened.is_sidechain is not True and is_typed(said)
+    origin = open_part(_decode_origin, opened.origin)
+    is_human = opened.is_sidechain is not True and (origin is None or origin.kind in (None, "human"))
     message: JsonObject = {"role": "user", "content": said}
-    return _plain_record(kind, opened, line, message=message, facts=_line_facts(opened), is_typed=typed)
+    return _plain_record(
+        kind, opened, line, message=message, facts=_line_facts(opened), is_typed=is_human and is_typed(said)
+    )
 
 
 def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
