@@ -8,50 +8,27 @@ does it.
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from threading import Lock
-from typing import Protocol, Self
+from typing import Self
 
 import trio
 
-from sessiond.errors import Stopping, StorageError
+from sessiond.errors import Stopping
 from sessiond.store.append import Append, Compose
 from sessiond.store.catalog import Session
+from sessiond.store.commit_job import CommitJob, MakeThreads, Tell, WaitingAppend
+from sessiond.store.commit_threads import Step
 from sessiond.store.kept_files import KeptFiles
 from sessiond.store.refusals import require_own, storage_error
-from sessiond.store.transcript import Line, WrittenBytes
 from sessiond.store.writing import Sync, Writing, as_refusal
 
-# The result of an append: (begin, end) of its lines, or the error.
-Tell = Callable[[list[tuple[int, int]], StorageError | None], None]
 # How long results are published and answered before other tasks run. A thousand appends would take 50 ms and more.
 REPORT_S = 0.003
-
-
-class Threads(Protocol):
-    """What carries out commits: `CommitThreads`, unless a test says when they are."""
-
-    def start(self) -> None: ...
-    def put(self, job: CommitJob) -> None: ...
-    def stop(self) -> None: ...
-
-
-# Threads that call a function for every job that is put.
-MakeThreads = Callable[[Callable[["CommitJob"], None]], Threads]
-
-
-class _WaitingAppend(Append):
-    """One append. `tell` is called with the result if no task waits for it."""
-
-    __slots__ = ("tell",)
-
-    def __init__(self, compose: Compose, last_id: str) -> None:
-        super().__init__(compose, last_id)
-        self.tell: Tell | None = None
 
 
 class AppendPlace:
@@ -64,7 +41,7 @@ class AppendPlace:
     def __init__(self, committer: Committer, session: Session) -> None:
         self._committer, self._session = committer, session
         # Its own, once it is filled, and those behind it up to the next place.
-        self.appends: list[_WaitingAppend] = []
+        self.appends: list[WaitingAppend] = []
         self.is_settled = False
         self.released = trio.Event()
 
@@ -76,7 +53,7 @@ class AppendPlace:
 
     def fill(self, compose: Compose, last_id: str, tell: Tell) -> None:
         """Append here, as `Committer.append_later`."""
-        waiting = _WaitingAppend(compose, last_id)
+        waiting = WaitingAppend(compose, last_id)
         waiting.tell = tell
         self.appends.insert(0, waiting)
         self._settle()
@@ -85,28 +62,6 @@ class AppendPlace:
         if not self.is_settled:
             self.is_settled = True
             self._committer.release_places(self._session)
-
-
-class CommitJob:
-    """The appends to one transcript that share a sync, behind the record `parent`. They get their results together.
-
-    Others join until it `is_taken` by a thread. `parsed` are those of their lines that take long to parse, already
-    parsed. `error` is that of all of them, until they were carried out. `crash` is a bug.
-    """
-
-    __slots__ = ("crash", "done", "error", "is_taken", "parent", "parsed", "session", "waiters", "written")
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.waiters: list[_WaitingAppend] = []
-        self.parent: str | None = None
-        self.is_taken = False
-        self.parsed: list[Line] = []
-        self.written: WrittenBytes | None = None
-        # The appends must not count as acknowledged whatever happens to the thread.
-        self.error: OSError | None = OSError(errno.EIO, os.strerror(errno.EIO))
-        self.crash: BaseException | None = None
-        self.done = trio.Event()
 
 
 class Committer:
@@ -130,7 +85,7 @@ class Committer:
         self._sync, self._record_limit = sync, record_limit
         self._on_committed, self._on_refused = on_committed, on_refused
         self.files = KeptFiles()
-        self._threads, self._now = threads(self._carry_out), now
+        self._threads, self._now = threads(self._carry_out, self._wake_loop), now
         # What is enqueued for a session, waiting for its turn or for a thread. Joining and taking exclude each other.
         self._open: dict[Session, CommitJob] = {}
         self._taking = Lock()
@@ -151,7 +106,7 @@ class Committer:
         StorageError where they could not be written and synced: then none of them is in the file. Cancelling the wait
         does not undo the append.
         """
-        waiting = _WaitingAppend(compose, last_id)
+        waiting = WaitingAppend(compose, last_id)
         job = self._enqueue(session, waiting)
         if job is None:
             done = trio.Event()
@@ -165,7 +120,7 @@ class Committer:
 
     def append_later(self, session: Session, compose: Compose, last_id: str, tell: Tell) -> None:
         """As `append`, without waiting: `tell(places, None)` or `tell([], error)` is called on the event loop."""
-        waiting = _WaitingAppend(compose, last_id)
+        waiting = WaitingAppend(compose, last_id)
         waiting.tell = tell
         self._enqueue(session, waiting)
 
@@ -194,7 +149,7 @@ class Committer:
         if not places:
             del self._places[session]
 
-    def _refuse(self, session: Session, waiting: _WaitingAppend) -> None:
+    def _refuse(self, session: Session, waiting: WaitingAppend) -> None:
         """Fail an append for whose place it is too late, because the threads have ended."""
         waiting.error = OSError(errno.ESHUTDOWN, "sessiond is stopping")
         if waiting.tell is not None:
@@ -207,7 +162,7 @@ class Committer:
         if session in self._open:
             await self._open[session].done.wait()
 
-    def _enqueue(self, session: Session, waiting: _WaitingAppend) -> CommitJob | None:
+    def _enqueue(self, session: Session, waiting: WaitingAppend) -> CommitJob | None:
         """The job of an append; None for one that waits behind a place."""
         require_own(session)
         if self._closed:
@@ -217,7 +172,7 @@ class Committer:
             return None
         return self._add(session, waiting)
 
-    def _add(self, session: Session, waiting: _WaitingAppend) -> CommitJob:
+    def _add(self, session: Session, waiting: WaitingAppend) -> CommitJob:
         session.in_flight += 1
         job = self._open.get(session)
         if job is not None:
@@ -276,8 +231,8 @@ class Committer:
         if crash is not None:
             raise crash
 
-    def _carry_out(self, job: CommitJob) -> None:
-        """Commit, in a thread."""
+    def _carry_out(self, job: CommitJob) -> Step | None:
+        """Write the lines of a commit, in a thread; what is left to do."""
         with self._taking:
             job.is_taken = True
         try:
@@ -285,23 +240,41 @@ class Committer:
             writing = Writing(
                 job.session, appends, job.parent, record_limit=self._record_limit, sync=self._sync, files=self.files
             )
-            writing.run()
+            rest = partial(self._complete, job, writing, appends)
+            writing.begin()
+        except BaseException as crash:  # noqa: BLE001 - raised again by `run`
+            self._note_crash(job, crash)
+            return None
+        return rest
+
+    def _complete(self, job: CommitJob, writing: Writing, appends: list[Append]) -> None:
+        """Sync and verify the lines of a commit, in a thread."""
+        try:
+            writing.finish()
             job.written = writing.written
             # Parsed here because folding runs on the event loop.
             with suppress(MemoryError):
                 limit, dialect = self._record_limit, job.session.dialect
                 job.parsed = [line for waiting in appends for line in waiting.long_lines(limit, dialect)]
             job.error = None
-        except (OSError, MemoryError) as error:
-            # Too little memory even to take the appends back.
-            job.error = as_refusal(error)
         except BaseException as crash:  # noqa: BLE001 - raised again by `run`
-            job.crash = crash
-        finally:
+            self._note_crash(job, crash)
+        else:
             self._finished.append(job)
-            assert self._token is not None
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._report, idempotent=True)
+
+    def _note_crash(self, job: CommitJob, crash: BaseException) -> None:
+        if isinstance(crash, OSError | MemoryError):
+            # Too little memory even to take the appends back.
+            job.error = as_refusal(crash)
+        else:
+            job.crash = crash
+        self._finished.append(job)
+
+    def _wake_loop(self) -> None:
+        """Have the results that there are reported, from a thread."""
+        assert self._token is not None
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._report, idempotent=True)
 
     def _report(self) -> None:
         """Publish and answer results, on the event loop, for a time slice; the rest is left to `run`."""

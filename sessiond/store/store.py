@@ -24,8 +24,9 @@ from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, index, layout, making, opening, scan, transcript
 from sessiond.store.catalog import Catalog, Folder, Session
+from sessiond.store.commit_job import MakeThreads
 from sessiond.store.commit_threads import CommitThreads
-from sessiond.store.committer import AppendPlace, Committer, MakeThreads
+from sessiond.store.committer import AppendPlace, Committer
 from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.listener import StoreListener

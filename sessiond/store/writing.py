@@ -15,21 +15,20 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.lax import whole_ms
-from sessiond.model.record import BadLine
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.adoption import claim_to_restore
 from sessiond.store.append import Append
 from sessiond.store.catalog import Remnant, Session
 from sessiond.store.kept_files import KeptFile, KeptFiles
+from sessiond.store.own_lines import find_own_lines
 from sessiond.store.presence import require_place
 from sessiond.store.refusals import StoreDisplaced, Unsettled
-from sessiond.store.tail import Tail
 from sessiond.store.transcript import End, WrittenBytes
 
 # `os.fdatasync`, or a replacement in tests.
@@ -38,7 +37,6 @@ Sync = Callable[[int], None]
 _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
 _PIECE_BYTES = 256 * 1024
 _HEADER, _HEAD_BYTES = re.compile(rb'\A\s*\{[^\n]*"type"\s*:\s*"session"'), 256
-_ID = re.compile(rb'"id"\s*:\s*"([^"\\]*)"')
 
 
 class _Block(NamedTuple):
@@ -66,6 +64,10 @@ class _Block(NamedTuple):
 class Writing:
     """One commit to one transcript. After `run` every append has its places or its error. They share one sync.
 
+    `run` is `begin`, which writes, and `finish`, which syncs and verifies; in between others may write theirs, so that
+    the file system can sync them together. Neither raises OSError or MemoryError: a failed append leaves nothing in the
+    file.
+
     `written` are the bytes that now stand at the end of the file, if nobody wrote in between.
     """
 
@@ -86,20 +88,40 @@ class Writing:
         # The file as the last append left it, where nothing has happened to it since.
         self._untouched: KeptFile | None = None
         self._open: KeptFile | None = None
+        # All descriptors to close at the end; the file of the current attempt, or why there is none.
+        self._opened: list[int] = []
+        self._file: tuple[int, os.stat_result] | None = None
+        self._why: OSError = OSError(errno.EIO, os.strerror(errno.EIO))
+        self._failure: OSError | MemoryError | None = None
         self.written: WrittenBytes | None = None
         # The blocks in the file that is open now, and all blocks ever written, which are blanked out after a failure.
         self._blocks: list[_Block] = []
         self._written: list[_Block] = []
 
     def run(self) -> None:
-        """Write and verify. Raises neither OSError nor MemoryError: a failed append leaves nothing in the file."""
-        opened: list[int] = []
+        """Write and verify."""
+        self.begin()
+        self.finish()
+
+    def begin(self) -> None:
+        """Write. Nothing of it counts before `finish`, which has to be called."""
         try:
-            self._write_until_verified(opened)
+            self._write_once(0)
         except (OSError, MemoryError) as raised:
+            self._failure = raised
+
+    def finish(self) -> None:
+        """Sync and verify; where that does not hold, write again."""
+        opened = self._opened
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._verify_or_write_again()
+        except (OSError, MemoryError) as raised:
+            self._failure = None
             error = as_refusal(raised)
             if isinstance(error, StoreDisplaced):
-                self._find_in_replacement(opened)
+                self._find_in_replacement()
             for append in self._appends:
                 append.error = append.error or error
             self._withdraw()
@@ -112,47 +134,55 @@ class Writing:
             for fd in opened:
                 os.close(fd)
 
-    def _write_until_verified(self, opened: list[int]) -> None:
-        session, why = self._session, OSError(errno.EIO, os.strerror(errno.EIO))
+    def _verify_or_write_again(self) -> None:
         for number, pause_s in enumerate(_PAUSES_S):
-            if pause_s:
-                time.sleep(pause_s)  # noqa: TID251 - in a worker thread; there is no event for the end of another program's write
-            try:
-                if number:
-                    require_place(session.folder)
-                fd, status = self._open_file(opened)
-            except (FileNotFoundError, StoreDisplaced) as gone:
-                why = gone
-                continue
-            if self._untouched is not None:
-                self._write(fd, b"", End(status.st_size, torn=False))
-            else:
-                self._blank_out_remnants(fd)
-                if number:
-                    self._find_own_lines(fd)
-                    status = os.fstat(fd)
-                self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
             if number:
-                self._remove_duplicates(fd)
-            self._sync_written(fd)
-            if self._verify(fd, status):
-                return
-            why = Unsettled()
-        raise why
+                if pause_s:
+                    time.sleep(pause_s)  # noqa: TID251 - in a worker thread; there is no event for the end of another program's write
+                self._write_once(number)
+            if self._file is not None:
+                fd, status = self._file
+                self._sync_written(fd)
+                if self._verify(fd, status):
+                    return
+                self._why = Unsettled()
+        raise self._why
 
-    def _open_file(self, opened: list[int]) -> tuple[int, os.stat_result]:
+    def _write_once(self, number: int) -> None:
+        """Write what is missing into the file that has the name now, if there is one, at the attempt `number`."""
+        session, self._file = self._session, None
+        try:
+            if number:
+                require_place(session.folder)
+            fd, status = self._open_file()
+        except (FileNotFoundError, StoreDisplaced) as gone:
+            self._why = gone
+            return
+        if self._untouched is not None:
+            self._write(fd, b"", End(status.st_size, torn=False))
+        else:
+            self._blank_out_remnants(fd)
+            if number:
+                self._find_own_lines(fd)
+                status = os.fstat(fd)
+            self._write(fd, self._preamble(fd, status), transcript.end_of(fd, status))
+        if number:
+            self._remove_duplicates(fd)
+        self._file = fd, status
+
+    def _open_file(self) -> tuple[int, os.stat_result]:
         session = self._session
         name, folder_fd = session.file_name, session.folder.fd
         self._untouched = None
         kept = self._files.take(session)
         if kept is not None:
-            opened.append(kept.fd)
+            self._opened.append(kept.fd)
             named = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
             if kept.is_current(named) and session.keyed_epoch == session.epoch and not session.remnants:
                 self._untouched, self._facts, self._replaced = kept, session.entry.file, False
                 return kept.fd, named
         fd = dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND)
-        opened.append(fd)
+        self._opened.append(fd)
         return fd, os.fstat(fd)
 
     def _preamble(self, fd: int, status: os.stat_result) -> bytes:
@@ -291,7 +321,7 @@ class Writing:
 
     def _find_own_lines(self, fd: int) -> None:
         """Find lines that are in this file already, because a program that rewrote the file copied them."""
-        for begin, line, append, number in self._own_lines(fd):
+        for begin, line, append, number in find_own_lines(fd, self._appends, self._limit):
             if append.found[number] is None:
                 append.found[number] = begin, begin + len(line)
                 block = _Block(fd, begin, line)
@@ -300,24 +330,11 @@ class Writing:
 
     def _remove_duplicates(self, fd: int) -> None:
         """Blank out copies of the lines that another program restored between the search and the write."""
-        for begin, line, append, number in self._own_lines(fd):
+        for begin, line, append, number in find_own_lines(fd, self._appends, self._limit):
             if append.found[number] not in (None, (begin, begin + len(line))):
                 transcript.blank_out(fd, begin, len(line))
 
-    def _own_lines(self, fd: int) -> Iterator[tuple[int, bytes, Append, int]]:
-        """The lines of the file with the ids of the appends: offset, bytes, the append, and the line's number in it."""
-        wanted: dict[str, tuple[Append, int]] = {}
-        for append in self._appends:
-            for number, line in enumerate(append.lines):
-                if append.error is None and (line_id := _id_of(line)) is not None:
-                    wanted[line_id] = append, number
-        for begin, line in _lines(fd, self._limit):
-            if not any(name.decode("utf-8", "replace") in wanted for name in _ID.findall(line)):
-                continue
-            if (line_id := _id_of(line)) in wanted:
-                yield begin, line, *wanted[line_id or ""]
-
-    def _find_in_replacement(self, opened: list[int]) -> None:
+    def _find_in_replacement(self) -> None:
         """Find the lines in the folder that replaced this one: it may be a copy, in which they are undone too, as far
         as it can be read.
         """
@@ -327,7 +344,7 @@ class Writing:
             dirfd.closing(dirfd.open_root(session.folder.path)) as folder_fd,
         ):
             fd = dirfd.open_file(folder_fd, session.file_name, os.O_RDWR | os.O_APPEND)
-            opened.append(fd)
+            self._opened.append(fd)
             self._find_own_lines(fd)
 
     def _blank_out_remnants(self, fd: int) -> None:
@@ -369,19 +386,3 @@ def _header(session: Session, now_ms: int) -> bytes:
     return records.header_line(
         session.session_id, session.key, agent_id, created_ms, cwd=entry.cwd or "", spawned_by=entry.spawned_by
     )
-
-
-def _lines(fd: int, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Every whole line within the limit: its offset, and its bytes with the newline."""
-    tail = Tail(0, limit)
-    while chunk := os.pread(fd, transcript.BLOCK, tail.offset):
-        for begin, line in tail.feed(chunk):
-            if line is not None:
-                yield begin, line + b"\n"
-
-
-def _id_of(line: bytes) -> str | None:
-    try:
-        return records.parse(line[:-1]).id
-    except BadLine:
-        return None

@@ -375,6 +375,31 @@ async def test_closing_ends_a_wait(kind: Kind, tmp_path: Path) -> None:
                 await trio.testing.wait_all_tasks_blocked()
 
 
+@pytest.mark.skipif(not LINUX, reason="inotify is Linux")
+async def test_events_right_behind_others_are_read_together(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    names = [NameChanged(str(tmp_path), name) for name in "abc"]
+    async with open_watcher("inotify") as watcher:
+        watcher.add(tmp_path)
+        append(tmp_path / "a")
+        assert await anext(watcher) == names[:1]
+        async with trio.open_nursery() as nursery:
+            seen: list[WatchEvent] = []
+
+            async def note_next() -> None:
+                seen.extend(await anext(watcher))
+
+            nursery.start_soon(note_next)
+            for name in "bc":
+                append(tmp_path / name)
+                await trio.testing.wait_all_tasks_blocked()
+                assert seen == []
+            mock_clock.jump(inotify._GATHER_S)
+        assert seen == names[1:]
+        mock_clock.jump(1)
+        append(tmp_path / "a")
+        assert await anext(watcher) == names[:1]  # at once: the clock stands still
+
+
 def test_merging_keeps_the_last_event_of_each_name_and_puts_a_rescan_first() -> None:
     events: list[WatchEvent] = [
         NameChanged("/a", "x"), NameGone("/a", "y"), NameChanged("/b", "x"), Rescan("overflow"), NameChanged("/a", "y"),

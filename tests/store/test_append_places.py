@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ async def bench(path: Path) -> AsyncIterator[Bench]:
     committer = Committer(
         sync=None,
         record_limit=1 << 20,
-        threads=lambda carry_out: CommitTasks(inline, carry_out),
+        threads=partial(CommitTasks, inline),
         on_committed=lambda _session: False,
         on_refused=lambda _error: None,
     )

@@ -16,7 +16,7 @@ from sessiond.store.commit_threads import THREADS, CommitThreads
 
 @contextmanager
 def started(carry_out: Callable[[str], None]) -> Iterator[CommitThreads[str]]:
-    threads = CommitThreads(carry_out)
+    threads = CommitThreads(carry_out, lambda: None)
     threads.start()
     try:
         yield threads
@@ -98,7 +98,7 @@ def test_threads_that_wait_for_work_end_at_the_stop(monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patched:
         patched.setattr(commit_threads.threading, "Condition", NotedCondition)
-        threads = CommitThreads[str](lambda _job: None)
+        threads = CommitThreads[str](lambda _job: None, lambda: None)
     before = set(threading.enumerate())
     threads.start()
     own = set(threading.enumerate()) - before
@@ -123,7 +123,7 @@ def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.
 
     monkeypatch.setattr(commit_threads.threading, "Thread", Scarce)
     done = threading.Semaphore(0)
-    threads = CommitThreads[str](lambda _job: done.release())
+    threads = CommitThreads[str](lambda _job: done.release(), lambda: None)
     if not possible:
         with pytest.raises(OSError, match="no thread could be started"):
             threads.start()
@@ -146,7 +146,7 @@ def test_a_job_is_not_kept_after_it_was_carried_out():
     def note(_: object) -> None:
         gone.set()
 
-    threads = CommitThreads[Job](lambda _job: None)
+    threads = CommitThreads[Job](lambda _job: None, lambda: None)
     threads.start()
     job = Job()
     watched = weakref.ref(job, note)
@@ -154,3 +154,88 @@ def test_a_job_is_not_kept_after_it_was_carried_out():
     del job
     assert gone.wait(PATIENCE_S), watched
     threads.stop()
+
+
+def test_jobs_that_wait_are_all_begun_before_they_are_finished_and_reported_together():
+    order: list[str] = []
+    is_begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def carry_out(job: str) -> Callable[[], None]:
+        order.append(f"begin {job}")
+        if job == "a":
+            is_begun.set()
+            go_on.wait(PATIENCE_S)
+        return lambda: order.append(f"finish {job}")
+
+    def report() -> None:
+        order.append("report")
+        over.set()
+
+    # With one thread, since others may take part of it on a busy machine.
+    threads = CommitThreads(carry_out, report)
+    first = threading.Thread(target=threads._serve_first)
+    first.start()
+    threads.put("a")
+    assert is_begun.wait(PATIENCE_S)
+    for job in "bc":
+        threads.put(job)
+    go_on.set()
+    assert over.wait(PATIENCE_S)
+    threads.stop()
+    first.join(PATIENCE_S)
+    assert order == ["begin a", "begin b", "begin c", "finish a", "finish b", "finish c", "report"]
+
+
+@pytest.mark.parametrize("where", ["begin", "finish"])
+def test_a_stuck_job_does_not_hold_up_the_report_of_those_before_it(where: str):
+    go_on, release, reported = threading.Event(), threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def carry_out(job: str) -> Callable[[], None]:
+        if job == "a":
+            go_on.wait(PATIENCE_S)  # until the other one waits behind it
+        if (job, where) == ("stuck", "begin"):
+            release.wait(PATIENCE_S)
+        return lambda: finish(job)
+
+    def finish(job: str) -> None:
+        if job == "stuck":
+            release.wait(PATIENCE_S)
+        ended.append(job)
+
+    def report() -> None:
+        if "a" in ended:
+            reported.set()
+
+    threads = CommitThreads(carry_out, report)
+    threads.start()
+    for job in ("a", "stuck"):
+        threads.put(job)
+    go_on.set()
+    try:
+        assert reported.wait(PATIENCE_S)
+        assert ended == ["a"]
+    finally:
+        release.set()
+        threads.stop()
+
+
+def test_jobs_of_two_steps_behind_a_stuck_one_are_carried_out():
+    release, done = threading.Event(), threading.Semaphore(0)
+
+    def carry_out(job: str) -> Callable[[], None]:
+        if job == "stuck":
+            release.wait(PATIENCE_S)
+        return done.release
+
+    threads = CommitThreads(carry_out, lambda: None)
+    threads.start()
+    threads.put("stuck")
+    for number in range(200):
+        threads.put(str(number))
+    try:
+        for _ in range(200):
+            assert done.acquire(timeout=PATIENCE_S)
+    finally:
+        release.set()
+        threads.stop()

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ async def open_committer(
     committer = Committer(
         sync=sync,
         record_limit=1 << 20,
-        threads=lambda carry_out: CommitTasks(run_sync, carry_out),
+        threads=partial(CommitTasks, run_sync),
         on_committed=on_committed,
         on_refused=lambda _error: None,
         **options,
@@ -203,7 +204,7 @@ async def test_appends_accepted_before_the_stop_are_written_and_later_ones_are_r
     committer = Committer(
         sync=os.fdatasync,
         record_limit=1 << 20,
-        threads=lambda carry_out: CommitTasks(gate.run_sync, carry_out),
+        threads=partial(CommitTasks, gate.run_sync),
         on_committed=lambda session: False,
         on_refused=lambda _error: None,
     )

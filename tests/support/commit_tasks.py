@@ -6,19 +6,23 @@ Threads know nothing of a test's clock, which jumps as soon as every task waits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
 
-from sessiond.store.committer import CommitJob
+from sessiond.store.commit_job import CommitJob
+from sessiond.store.commit_threads import Step
 from sessiond.tasks import RunSync
 
 
 class CommitTasks:
-    """A task for each commit: `carry_out(job)` is called by `run_sync`."""
+    """A task for each commit: `carry_out(job)`, and what it returns, are called by `run_sync`, then `report`."""
 
-    def __init__(self, run_sync: RunSync, carry_out: Callable[[CommitJob], None]) -> None:
-        self._run_sync, self._carry_out = run_sync, carry_out
+    def __init__(
+        self, run_sync: RunSync, carry_out: Callable[[CommitJob], Step | None], report: Callable[[], None]
+    ) -> None:
+        self._run_sync, self._carry_out, self._report = run_sync, carry_out, report
 
     def start(self) -> None:
         """Nothing: each commit has its task."""
@@ -30,7 +34,13 @@ class CommitTasks:
         """Nothing: they have ended."""
 
     async def _run(self, job: CommitJob) -> None:
-        await self._run_sync(self._carry_out, job)
+        def carry_out() -> None:
+            rest = self._carry_out(job)
+            if rest is not None:
+                rest()
+            self._report()
+
+        await self._run_sync(carry_out)
 
 
 def with_commits(settings: dict[str, Any]) -> dict[str, Any]:
@@ -38,4 +48,4 @@ def with_commits(settings: dict[str, Any]) -> dict[str, Any]:
     run_sync = settings.get("run_sync")
     if run_sync is None or "threads" in settings:
         return settings
-    return {**settings, "threads": lambda carry_out: CommitTasks(run_sync, carry_out)}
+    return {**settings, "threads": partial(CommitTasks, run_sync)}
