@@ -57,9 +57,14 @@ class CommitThreads(Generic[T]):
                     raise OSError("no thread could be started") from None
 
     def put(self, job: T) -> None:
-        """Have the job carried out."""
+        """Have the job carried out, at the latest after `wake`."""
+        self._queue.append(job)
+
+    def wake(self) -> None:
+        """Let the threads begin with what was put."""
         with self._lock:
-            self._queue.append(job)
+            if not self._queue:
+                return
             if self._first_waits:
                 self._first_waits = False
                 self._first_is_wanted.notify()

@@ -6,12 +6,20 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 from support.patience import PATIENCE_S
 
 from sessiond.store import commit_threads
 from sessiond.store.commit_threads import THREADS, CommitThreads
+
+T = TypeVar("T")
+
+
+def put(threads: CommitThreads[T], job: T) -> None:
+    threads.put(job)
+    threads.wake()
 
 
 @contextmanager
@@ -36,7 +44,7 @@ def test_jobs_are_taken_in_the_order_in_which_they_were_put():
     with started(carry_out) as threads:
         jobs = [*(f"{number}" for number in range(500)), "last"]
         for job in jobs:
-            threads.put(job)
+            put(threads, job)
         assert over.wait(PATIENCE_S)
     # Several threads may note theirs in another order than they took them, but the first does nearly all.
     assert sorted(taken) == sorted(jobs)
@@ -53,13 +61,13 @@ def test_stuck_jobs_do_not_hold_up_the_others(stuck: int):
 
     with started(carry_out) as threads:
         for _ in range(stuck):
-            threads.put("stuck")
+            put(threads, "stuck")
         for number in range(20):
-            threads.put(str(number))
+            put(threads, str(number))
         try:
             for _ in range(20):
                 assert done.acquire(timeout=PATIENCE_S)
-            threads.put("later")
+            put(threads, "later")
             assert done.acquire(timeout=PATIENCE_S)
         finally:
             release.set()
@@ -79,7 +87,7 @@ def test_what_was_put_before_the_stop_is_carried_out_and_then_the_threads_end():
         own = set(threading.enumerate()) - before
         assert len(own) == THREADS
         for number in range(50):
-            threads.put(str(number))
+            put(threads, str(number))
         threads.stop()
         begin.set()
     for thread in own:
@@ -130,7 +138,7 @@ def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.
         return
     threads.start()
     for _ in range(20):
-        threads.put("job")
+        put(threads, "job")
     for _ in range(20):
         assert done.acquire(timeout=PATIENCE_S)
     threads.stop()
@@ -150,7 +158,7 @@ def test_a_job_is_not_kept_after_it_was_carried_out():
     threads.start()
     job = Job()
     watched = weakref.ref(job, note)
-    threads.put(job)
+    put(threads, job)
     del job
     assert gone.wait(PATIENCE_S), watched
     threads.stop()
@@ -175,10 +183,10 @@ def test_jobs_that_wait_are_all_begun_before_they_are_finished_and_reported_toge
     threads = CommitThreads(carry_out, report)
     first = threading.Thread(target=threads._serve_first)
     first.start()
-    threads.put("a")
+    put(threads, "a")
     assert is_begun.wait(PATIENCE_S)
     for job in "bc":
-        threads.put(job)
+        put(threads, job)
     go_on.set()
     assert over.wait(PATIENCE_S)
     threads.stop()
@@ -210,7 +218,7 @@ def test_a_stuck_job_does_not_hold_up_the_report_of_those_before_it(where: str):
     threads = CommitThreads(carry_out, report)
     threads.start()
     for job in ("a", "stuck"):
-        threads.put(job)
+        put(threads, job)
     go_on.set()
     try:
         assert reported.wait(PATIENCE_S)
@@ -230,12 +238,26 @@ def test_jobs_of_two_steps_behind_a_stuck_one_are_carried_out():
 
     threads = CommitThreads(carry_out, lambda: None)
     threads.start()
-    threads.put("stuck")
+    put(threads, "stuck")
     for number in range(200):
-        threads.put(str(number))
+        put(threads, str(number))
     try:
         for _ in range(200):
             assert done.acquire(timeout=PATIENCE_S)
     finally:
         release.set()
         threads.stop()
+
+
+def test_nothing_begins_before_the_threads_are_woken_and_one_call_is_enough():
+    begun: list[str] = []
+    over = threading.Event()
+    threads = CommitThreads(begun.append, over.set)
+    threads.start()
+    for job in "abc":
+        threads.put(job)
+    assert begun == []
+    threads.wake()
+    assert over.wait(PATIENCE_S)
+    threads.stop()
+    assert begun[0] == "a"

@@ -22,7 +22,7 @@ class CommitTasks:
     def __init__(
         self, run_sync: RunSync, carry_out: Callable[[CommitJob], Step | None], report: Callable[[], None]
     ) -> None:
-        self._run_sync, self._carry_out, self._report = run_sync, carry_out, report
+        self._run_sync, self._begin, self._report = run_sync, carry_out, report
 
     def start(self) -> None:
         """Nothing: each commit has its task."""
@@ -30,17 +30,20 @@ class CommitTasks:
     def put(self, job: CommitJob) -> None:
         trio.lowlevel.spawn_system_task(self._run, job)
 
+    def wake(self) -> None:
+        """Nothing: they are under way."""
+
     def stop(self) -> None:
         """Nothing: they have ended."""
 
     async def _run(self, job: CommitJob) -> None:
-        def carry_out() -> None:
-            rest = self._carry_out(job)
-            if rest is not None:
-                rest()
-            self._report()
+        await self._run_sync(self._carry_out, job)
 
-        await self._run_sync(carry_out)
+    def _carry_out(self, job: CommitJob) -> None:
+        rest = self._begin(job)
+        if rest is not None:
+            rest()
+        self._report()
 
 
 def with_commits(settings: dict[str, Any]) -> dict[str, Any]:
