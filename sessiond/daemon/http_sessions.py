@@ -71,7 +71,7 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
     follows = _flag(query, "follow", absent=False)
     if not streams and not follows:
         return json_response(await sessions_history.handle(_context(services, request), params))
-    session = services.find(request.caller, request.params["key"])
+    session = await services.find_whole(request.caller, request.params["key"])
     if session.archived:
         raise no_such_session(request.params["key"])  # an archived session has no new messages to follow
     # Unlike a page, a stream includes tool results by default: a follower gets every message that is appended.

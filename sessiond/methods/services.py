@@ -43,6 +43,7 @@ from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.sources.sources import Sources
 from sessiond.store.catalog import Session
+from sessiond.store.refusals import require_own
 from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
 from sessiond.store.workspace import default_workspace
@@ -272,8 +273,21 @@ class Services:
     def find(
         self, caller: Caller, text: str, *, field: str = "$.sessionKey", action: visibility.Action = "read"
     ) -> Session:
-        """The session that a caller named; NotFound if there is none that the caller may see."""
-        return resolve.find(self.store.catalog, self.sight_of(caller, action), caller, self.rules, text, field=field)
+        """The session that a caller named; NotFound if there is none that the caller may see. With the action `send`
+        Forbidden (`read_only`) for a session of another program.
+        """
+        found = resolve.find(self.store.catalog, self.sight_of(caller, action), caller, self.rules, text, field=field)
+        if action == "send":
+            require_own(found)
+        return found
+
+    async def find_whole(self, caller: Caller, text: str, *, field: str = "$.sessionKey") -> Session:
+        """As `find`, for reading; one of another program is read whole first, if only its ends were."""
+        session = self.find(caller, text, field=field)
+        if session.is_partial:
+            await self.sources.complete(session)
+            session = self.find(caller, text, field=field)
+        return session
 
     def find_live(self, caller: Caller, text: str, *, field: str = "$.key") -> Session:
         """The session that a caller wants to change. NotFound also for an archived one, which cannot be changed."""

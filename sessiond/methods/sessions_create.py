@@ -49,6 +49,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
     sight = services.sight_of(ctx.caller, "send")
     spawned_by = resolve.choose_spawner(services.store.catalog, sight, key, parent, named=params.key is not None)
     if is_foreign(key):  # only the program itself creates its sessions
+        services.find(ctx.caller, key, field="$.key", action="send")
         raise resolve.no_such_session(key)
     agent_id = agent_of(key)
     agent = services.config.agent(agent_id)

@@ -53,7 +53,7 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
 
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
     services = ctx.services
-    session = services.find(ctx.caller, params.session_key)
+    session = await services.find_whole(ctx.caller, params.session_key)
     await ctx.reserve(params.max_bytes)
     async with services.reads(ctx.caller):
         page = await history.page(

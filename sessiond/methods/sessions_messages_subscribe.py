@@ -31,9 +31,9 @@ class MessagesSubscribedResult(Result, frozen=True, kw_only=True):
     cursor: Annotated[str | None, says("The place from which it is followed.")] = None
 
 
-def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedResult:
+async def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedResult:
     services = ctx.services
-    session = services.find(ctx.caller, params.key, field="$.key")
+    session = await services.find_whole(ctx.caller, params.key, field="$.key")
     if session.archived:
         raise no_such_session(params.key)  # it gets no more messages, and its key may be another session's by now
     facts = session.entry.file

@@ -60,7 +60,7 @@ async def _preview(ctx: Context, key: str, field: str, limit: int, max_chars: in
     services = ctx.services
     shown = services.masker_for(ctx.caller)
     try:
-        session = services.find(ctx.caller, key, field=field)
+        session = await services.find_whole(ctx.caller, key, field=field)
         items = await preview.items(services.store, session, limit=limit, max_chars=max_chars, shown=shown)
     except (NotFound, StorageError):
         # A session that is missing, hidden or was removed meanwhile does not fail the whole call.

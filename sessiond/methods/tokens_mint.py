@@ -6,10 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from sessiond.errors import InvalidParams, quote
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.model.caller import SCOPES
-from sessiond.model.keys import AGENT_ID
+from sessiond.model.keys import AGENT_ID, canonical_key, is_foreign
 from sessiond.policy import visibility
 from sessiond.ranges import TOKEN_TTL_S
 from sessiond.rpc.method import Method
@@ -44,6 +45,7 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
         if key is None:
             key = services.find(ctx.caller, params.session_key).key
+        _refuse_foreign(ctx, params.session_key, key)
     catalog = services.store.catalog
     visibility.check_mint(
         ctx.caller,
@@ -63,6 +65,20 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         run_id=ctx.caller.run_id,
     )
     return TokensMintResult(token=text, id=claims.id, expires_at=claims.expires_at_ms)
+
+
+def _refuse_foreign(ctx: Context, text: str, key: str) -> None:
+    """InvalidParams for the session of another program: nobody acts as that.
+
+    So too for the key of one that is shown as a session of ours which the caller may not see.
+    """
+    services = ctx.services
+    written = canonical_key(text, services.rules, agent_id=ctx.caller.agent_id) or key
+    if is_foreign(key) or (is_foreign(written) and not services.sees(ctx.caller)(key)):
+        raise InvalidParams(
+            f"`$.sessionKey`: {quote(written)} is a session of another program; a token acts as a session of sessiond.",
+            field="$.sessionKey",
+        )
 
 
 def _limit_lifetime(ctx: Context, ttl_s: float) -> float:

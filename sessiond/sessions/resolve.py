@@ -77,8 +77,14 @@ def find(
     key = key_of(catalog, caller, rules, text, field=field)
     session = catalog.by_key.get(key) if key is not None else by_id(catalog, text)
     if not may_name(catalog, sight, session, key) or session is None:
-        raise no_such_session(text, key)
+        # The key of another program's session may mean one of ours, which must not be named to who may not see it.
+        raise no_such_session(text, key if not is_foreign_text(text) else None)
     return session
+
+
+def is_foreign_text(text: str) -> bool:
+    """Whether what a caller wrote begins as the key of another program's session."""
+    return is_foreign(text.strip().lower())
 
 
 def by_id(catalog: Catalog, text: str) -> Session | None:

@@ -27,7 +27,8 @@ def require_own(session: Session) -> None:
     source = session.folder.source
     if source is not None:
         raise Forbidden(
-            f"{session.key} is a session of {source}, which sessiond reads and never changes",
+            f"{session.key} is a session of {source}, which sessiond reads and never changes; to go on with it, send it"
+            " a message with `sessions_send`: it is continued in a session of sessiond",
             code="read_only",
             sessionKey=session.key,
         )

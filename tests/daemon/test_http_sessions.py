@@ -15,6 +15,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from support.foreign_sessions import key_of, pi_file
 from support.in_process import in_process_daemon
 from support.real_daemon import PATIENCE_S, Daemon, Wire
 from support.subscribed_connections import Curl, curl
@@ -367,3 +368,13 @@ async def test_a_page_that_is_refused_leaves_no_memory_reserved(tmp_path: Path, 
         assert services.budgets.owner.used_bytes == share.size > 0
         share.release()  # as the connection does for all of `unsent` when the exchange is over
         assert services.budgets.owner.used_bytes == 0
+
+
+def test_a_session_of_another_program_is_read_and_never_killed(running: Daemon) -> None:
+    pi_file(running.folder, 7, "from pi")
+    path = f"/sessions/{quote(key_of(7), safe='')}"
+    running.wait_for(lambda: get(running, f"{path}/history").status_code == 200, "the session of pi is not shown")
+    [message] = get(running, f"{path}/history").json()["messages"]
+    assert message["content"][0]["text"] == "from pi"
+    refused = get(running, f"{path}/kill", method="POST")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
+from support.foreign_daemon import READER, daemon, home_of
 from support.foreign_sessions import UUID, key_of, pi_file, pi_header, pi_line
-from support.in_process import Connection, InProcessDaemon, in_process_daemon
-from support.patience import PATIENCE_S
+from support.in_process import Connection
 
 from sessiond.model.caller import Caller
 from sessiond.sessions import listing
 
-CONFIG = """
-[[agents.list]]
-id = "main"
-default = true
-runtime = { type = "echo" }
-
-[tools.sessions]
-visibility = "all"
-"""
-READER = Caller(kind="token", scopes=frozenset({"list", "read", "send"}), session_key="agent:main:main", token_id="t")
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ"
-
-
-@asynccontextmanager
-async def daemon(tmp_path: Path, config: str = CONFIG) -> AsyncIterator[tuple[InProcessDaemon, Connection]]:
-    """A daemon that has read every session below the home whole."""
-    async with in_process_daemon(tmp_path, config, home=tmp_path / "home") as parts, parts.connect() as owner:
-        sources = parts.services.sources
-        with trio.fail_after(PATIENCE_S):
-            await sources.listed.wait()
-            while sources.partial_count:  # noqa: ASYNC110 - folding has no event
-                await trio.sleep(0.005)
-        yield parts, owner
-
-
-def home_of(tmp_path: Path) -> Path:
-    return tmp_path / "home"
 
 
 async def rows(connection: Connection, **params: Any) -> dict[str, dict[str, Any]]:

@@ -59,6 +59,7 @@ _HINTS = {
 _COMMANDS = {
     "sessions_list": "sessiond list",
     "sessions_history": "sessiond history",
+    "sessions_send": "sessiond send",
     "agents_list": "sessiond agents",
     "tokens.list": "sessiond token list",
     "sessions.reset": "sessiond reset",
