@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import fold_foreign
 from sessiond.model.record import Record
-from sessiond.model.source_facts import SourceFacts
+from sessiond.model.source_facts import OpenMessage, SourceFacts
 
 _HASH_BYTES = 8
 # A message that is further back cannot be replaced any more, and a rewind to it empties the list.
@@ -46,12 +46,16 @@ def apply_line(state: ListState, record: Record) -> tuple[ListState, ListChange]
     if record.replaces:
         state = ListState()
     elif record.marker == "rewind":
-        state = _cut_before(state, record.rewind_to or "")
+        number = _number_of(state, hash_key(record.rewind_to or ""))
+        if number is not None or not record.is_addition:
+            state = _cut_at(state, number)
         return state, ListChange(state.count, is_cut=state.count < before.count)
     placed: list[tuple[int, Record]] = []
     for message in messages_in(record):
         hashed = hash_key(message.message_id or "")
         number = _number_of(state, hashed)
+        if number is None and message.is_addition:
+            continue
         if number is None:
             state = ListState(state.count + 1, (state.keys + hashed)[-MAX_KEPT * _HASH_BYTES :])
             placed.append((state.count, message))
@@ -76,12 +80,23 @@ def state_of(entry: Entry) -> ListState:
 
 def fold_listed(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
     """As `fold_foreign`, where the lines change a list of messages."""
-    state, _ = apply_line(state_of(entry), record)
+    before = entry.source.opened if entry.source is not None else None
+    state, change = apply_line(state_of(entry), record)
     for one in (record, *record.more):
         entry = fold_foreign(entry, one, offset, mtime_ms)
     source = entry.source if entry.source is not None else SourceFacts(name="")
-    source = replace(source, keys=state.keys, opened=None)
+    source = replace(source, keys=state.keys, opened=_newest_with_parts(before, change, offset))
     return replace(entry, source=source, message_count=state.count)
+
+
+def _newest_with_parts(opened: OpenMessage | None, change: ListChange, offset: int) -> OpenMessage | None:
+    """The newest message that is written part by part, by which its earlier parts are found."""
+    if opened is not None and opened.seq > change.kept:
+        opened = None
+    for number, message in change.placed:
+        if message.part_key is not None and number > change.kept:
+            opened = OpenMessage(message.message_id or "", offset, number, 1)
+    return opened
 
 
 def hash_key(key: str) -> bytes:
@@ -98,8 +113,7 @@ def _number_of(state: ListState, hashed: bytes) -> int | None:
     return state.count - (len(state.keys) - place) // _HASH_BYTES + 1
 
 
-def _cut_before(state: ListState, key: str) -> ListState:
-    number = _number_of(state, hash_key(key))
+def _cut_at(state: ListState, number: int | None) -> ListState:
     if number is None:
         return ListState()
     gone = state.count - number + 1

@@ -69,7 +69,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `rewind_to` on, all without one. `hidden` is a message that is shown only on request.
 
     Only where a dialect `lists` its messages: `more` are further messages in the line; with `replaces` the messages of
-    the line are the whole list. What `is_echo` is shown unless its message is in the list already.
+    the line are the whole list. What `is_echo` is shown unless its message is in the list already, what `is_addition`
+    has an effect only if it is. A record with a `part_key` is the newest form of that part of its message.
     """
 
     type: str
@@ -90,6 +91,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     more: tuple[Record, ...] = ()
     replaces: bool = False
     is_echo: bool = False
+    part_key: str | None = None
+    is_addition: bool = False
 
     @property
     def is_message(self) -> bool:

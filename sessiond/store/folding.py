@@ -17,10 +17,11 @@ from sessiond.model.fold import fold_bad_line
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.lax import whole_ms
 from sessiond.model.message_list import apply_line, state_of
+from sessiond.model.record import Record
 from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
 from sessiond.store.joining import ForwardJoiner
-from sessiond.store.listing import split_line
+from sessiond.store.listing import read_parts, split_line
 from sessiond.store.tail import Tail
 from sessiond.store.transcript import Line, WrittenBytes
 
@@ -158,14 +159,14 @@ def advance_open(
     tail = Tail(start, record_limit, passed_to)
     steps: list[FoldedLine] = []
     joined = _JoinedSteps(fd, entry, record_limit, dialect) if dialect.joins and collect else None
-    listed = ListedSteps(entry) if dialect.lists and collect else None
+    listed = ListedSteps(fd, entry, record_limit, dialect) if dialect.lists and collect else None
     odd = _Oddities()
     read_to, tail_begin = stat.st_size, None
     for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed, dialect=dialect):
         tail_begin = line.offset
         entry, last_id = _fold_line(entry, last_id, line, mtime_ms, odd, dialect=dialect)
         if listed is not None:
-            steps += listed.steps(fd, line, entry)
+            steps += listed.steps(line, entry)
         elif joined is not None:
             steps.append(joined.step(fd, line, entry))
         elif collect:
@@ -280,26 +281,38 @@ class ListedSteps:
     A message that is replaced keeps its number, as one that grows.
     """
 
-    __slots__ = ("_state", "is_cut")
+    __slots__ = ("_dialect", "_fd", "_limit", "_state", "is_cut")
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, fd: int, entry: Entry, record_limit: int, dialect: TranscriptDialect) -> None:
+        self._fd, self._limit, self._dialect = fd, record_limit, dialect
         self._state = state_of(entry)
         self.is_cut = False
 
-    def steps(self, fd: int, line: Line, entry: Entry) -> list[FoldedLine]:
-        """The steps of one line: one for each message that it places, or one without a message."""
-        check = transcript.checksum(fd, line.end)
+    def steps(self, line: Line, entry: Entry) -> list[FoldedLine]:
+        """The steps of one line, with the entry after it: one for each message that it places, or one without any."""
+        check = transcript.checksum(self._fd, line.end)
         if line.record is None:
             return [FoldedLine(line, entry, entry.message_count, check)]
         before = self._state.count
         self._state, change = apply_line(self._state, line.record)
         self.is_cut = self.is_cut or change.is_cut
-        steps = [
-            FoldedLine(split_line(line, message), entry, max(number, before), check, number if number <= before else 0)
-            for number, message in change.placed
-        ]
+        steps = []
+        for number, message in change.placed:
+            is_known = number <= before
+            placed = self._whole(line, entry, message) if is_known else split_line(line, message)
+            steps.append(FoldedLine(placed, entry, max(number, before), check, number if is_known else 0))
         bare = Line(line.offset, line.end, replace(line.record, message=None, more=()))
         return steps or [FoldedLine(bare, entry, entry.message_count, check)]
+
+    def _whole(self, line: Line, entry: Entry, message: Record) -> Line:
+        """The message that was there before, with what the line changes in it."""
+        if message.part_key is None:
+            return split_line(line, message)
+        key = message.message_id or ""
+        opened = entry.source.opened if entry.source is not None else None
+        begin = opened.begin if opened is not None and opened.id == key else 0
+        whole = read_parts(self._fd, begin, line.end, key=key, record_limit=self._limit, dialect=self._dialect)
+        return Line(line.offset, line.end, whole.record, whole.bad)
 
 
 class _Oddities:

@@ -16,15 +16,20 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.message_list import ListChange, ListState, apply_line, messages_in
 from sessiond.model.record import Record
 from sessiond.store import transcript
+from sessiond.store.joining import JoinedParts
 from sessiond.store.transcript import Line
 
 
 class ListedMessage(NamedTuple):
-    """Where a message of the list stands: its line, and which one of the messages in the line it is."""
+    """Where a message of the list stands: its line, and which one of the messages in the line it is.
+
+    `key`: that of a message of which the lines from `offset` to `end` have parts; else None.
+    """
 
     offset: int
     end: int
     place: int
+    key: str | None = None
 
 
 class MessageListing:
@@ -50,11 +55,19 @@ class MessageListing:
         del self.messages[change.kept :]
         places = {id(message): place for place, message in enumerate(messages_in(record))}
         for number, message in change.placed:
-            self.messages[number - 1 : number] = [ListedMessage(line.offset, line.end, places[id(message)])]
+            found = ListedMessage(line.offset, line.end, places[id(message)])
+            if message.part_key is not None:
+                begin = self.messages[number - 1].offset if number <= len(self.messages) else line.offset
+                found = ListedMessage(begin, line.end, 0, message.message_id)
+            self.messages[number - 1 : number] = [found]
 
     def read(self, number: int) -> Line:
         """The message with a number, from 1, as a line of its own."""
         found = self.messages[number - 1]
+        if found.key is not None:
+            return read_parts(
+                self._fd, found.offset, found.end, key=found.key, record_limit=self._limit, dialect=self._dialect
+            )
         line = self._line
         if line is None or line.offset != found.offset:
             lines = transcript.read_lines(self._fd, found.offset, self._limit, dialect=self._dialect, stop=found.end)
@@ -75,3 +88,20 @@ def split_line(line: Line, message: Record | None) -> Line:
     if message is None:
         return Line(line.offset, line.end, None, "gone")
     return Line(line.offset, line.end, replace(message, more=()) if message.more else message)
+
+
+def read_parts(fd: int, begin: int, end: int, *, key: str, record_limit: int, dialect: TranscriptDialect) -> Line:
+    """The message whose parts stand in the lines from `begin` to `end`, each in its newest form, as one line."""
+    parts: dict[str, Record] = {}
+    for line in transcript.read_lines(fd, begin, record_limit, dialect=dialect, stop=end):
+        for record in messages_in(line.record) if line.record is not None else ():
+            if record.message_id == key and record.part_key is not None:
+                parts[record.part_key] = record
+    if not parts:
+        return Line(begin, end, None, "gone")
+    # What is said of the message as a whole has no key of its own, and is the newest.
+    whole = parts.pop("", None)
+    joined = JoinedParts()
+    for record in (*parts.values(), *(() if whole is None else (whole,))):
+        joined.add(record)
+    return Line(begin, end, replace(joined.record(), more=(), part_key=None))

@@ -106,6 +106,36 @@ LINES: dict[str, list[dict[str, Any]]] = {
         {"$rewindTo": "u"},
         {"id": "e", "type": "error", "content": "failed"},
     ],
+    "opencode": [
+        {"seq": 0, "type": "session.created.1", "data": {"info": {"id": "s", "directory": "/w", "title": "birds"}}},
+        {
+            "seq": 1,
+            "type": "message.updated.1",
+            "data": {"info": {"id": "m", "role": "assistant", "tokens": {"input": 1, "output": 2}}},
+        },
+        {
+            "seq": 2,
+            "type": "message.part.updated.1",
+            "role": "assistant",
+            "data": {"part": {"id": "p", "messageID": "m", "type": "text", "text": "words"}},
+        },
+        {
+            "seq": 3,
+            "type": "message.part.updated.1",
+            "role": "assistant",
+            "data": {
+                "part": {
+                    "id": "q",
+                    "messageID": "m",
+                    "type": "tool",
+                    "callID": "c",
+                    "tool": "ls",
+                    "state": {"status": "completed", "input": {"a": 1}, "output": "done"},
+                }
+            },
+        },
+        {"seq": 4, "type": "message.removed.1", "data": {"messageID": "m"}},
+    ],
 }
 
 json_values = st.recursive(
