@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
 from sessiond.model.lax import MAX_WHOLE, amount
-from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY, LineFacts
+from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY
 from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.model.source_facts import OpenMessage, SourceFacts
@@ -20,7 +20,7 @@ from sessiond.model.title import MAX_TITLE_CHARS, UNSHOWN, clean_title, first_wo
 from sessiond.model.usage import Usage, cost_of
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_010
+FOREIGN_FOLD_VERSION = 1_000_011
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.
@@ -72,8 +72,7 @@ def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> En
     created = facts.created_ms if facts is not None and facts.created_ms is not None else stamp
     if not entry.created_at and created:
         changes["created_at"] = created
-    if facts is not None:
-        source = _fold_facts(entry, source, record, facts, changes)
+    source = _fold_facts(entry, source, record, offset, changes)
     if source is not before or entry.source is None:
         changes["source"] = source
     return replace(entry, **changes) if changes else entry
@@ -118,9 +117,10 @@ def _fold_message(entry: Entry, source: SourceFacts, record: Record, offset: int
     return source, count
 
 
-def _fold_facts(
-    entry: Entry, source: SourceFacts, record: Record, facts: LineFacts, changes: dict[str, Any]
-) -> SourceFacts:
+def _fold_facts(entry: Entry, source: SourceFacts, record: Record, offset: int, changes: dict[str, Any]) -> SourceFacts:
+    facts = record.facts
+    if facts is None:
+        return source
     if facts.cwd and entry.cwd is None:
         changes["cwd"] = facts.cwd
     if facts.spawned_by and entry.spawned_by is None:
@@ -129,10 +129,10 @@ def _fold_facts(
         changes["model"] = facts.model
     if facts.provider:
         changes["model_provider"] = facts.provider
-    if facts.usage is not None and not (facts.usage_may_repeat and source.has_usage_records):
+    if facts.usage is not None and not (facts.usage_may_repeat and source.usage_records_from is not None):
         source = _fold_usage(entry, source, facts.usage, facts.usage_id or record.message_id, changes)
-        if facts.usage_id is not None and not facts.usage_may_repeat and not source.has_usage_records:
-            source = replace(source, has_usage_records=True)
+        if facts.usage_id is not None and not facts.usage_may_repeat and source.usage_records_from is None:
+            source = replace(source, usage_records_from=offset)
     cost = amount(facts.total_cost_usd)
     if cost is not None:
         changes["estimated_cost_usd"] = cost

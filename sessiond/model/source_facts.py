@@ -34,12 +34,13 @@ class OpenMessage(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A session of the program `name` (`claude`, `codex`...). `forked_from` is a native id.
 
-    `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under `usage_id`;
-    `has_usage_records`: what may be a repetition of usage does not count any more. `titles_of` are titles that count
-    when a line with that id comes, `last_id` is the id of the newest line with one. `unknown` counts lines by types
-    that the dialect does not know. `partial`: only the ends of the file were read. `keys` are hashes of the newest
-    messages' keys, where lines change a list of messages (`model.message_list`). `tail_begin` is where the last line
-    that was folded begins, and `tail_check` its checksum: programs may write a file anew in place.
+    `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under
+    `usage_id`; what may be a repetition of usage does not count behind `usage_records_from` (an offset).
+    `titles_of` are titles that count when a line with that id comes, `last_id` is the id of the newest line with
+    one. `unknown` counts lines by types that the dialect does not know. `partial`: only the ends of the file were
+    read. `keys` are hashes of the newest messages' keys, where lines change a list of messages
+    (`model.message_list`). `tail_begin` is where the last line that was folded begins, and `tail_check` its
+    checksum: programs may write a file anew in place.
     """
 
     name: str
@@ -50,7 +51,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     opened: OpenMessage | None = None
     usage_id: str | None = None
     usage: Usage | None = None
-    has_usage_records: bool = False
+    usage_records_from: Count | None = None
     last_id: str | None = None
     titles_of: dict[str, str] = {}
     unknown: dict[str, Count] = {}

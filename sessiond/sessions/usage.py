@@ -70,9 +70,10 @@ def _usage_in(record: Record) -> tuple[Usage | None, str]:
     return read_usage(head.usage), head.model if isinstance(head.model, str) and head.model else UNKNOWN_MODEL
 
 
-def _usage_stated(facts: LineFacts, entry: Entry) -> tuple[Usage | None, str]:
-    """The usage that a line of another program states, and the model."""
-    is_repeated = facts.usage_may_repeat and entry.source is not None and entry.source.has_usage_records
+def _usage_stated(facts: LineFacts, entry: Entry, offset: int) -> tuple[Usage | None, str]:
+    """The usage that a line of another program states, and the model. `offset` is that of the line."""
+    records_from = entry.source.usage_records_from if entry.source is not None else None
+    is_repeated = facts.usage_may_repeat and records_from is not None and offset > records_from
     return None if is_repeated else facts.usage, facts.model or entry.model or UNKNOWN_MODEL
 
 
@@ -109,11 +110,11 @@ class UsageCount:
             block = blocks.read_block_of_file(session.folder, session.file_name, inode, end, self._limit)
             if block is None:
                 return
-            self._block(session, block.data)
+            self._block(session, block.data, block.start)
             end = block.start
             yield
 
-    def _block(self, session: Session, data: bytes) -> None:
+    def _block(self, session: Session, data: bytes, start: int) -> None:
         # Every line of an assistant message with usage contains this, however it is formatted.
         sign = session.dialect.usage_sign
         at = data.rfind(sign)
@@ -121,21 +122,22 @@ class UsageCount:
             begin = data.rfind(b"\n", 0, at) + 1
             line = data[begin : data.find(b"\n", at)]
             if len(line) <= self._limit:
-                self._line(session, line)
+                self._line(session, line, start + begin)
             # The newest first: of lines that repeat the usage of a message it has the last word.
             at = data.rfind(sign, 0, begin)
 
-    def _line(self, session: Session, line: bytes) -> None:
+    def _line(self, session: Session, line: bytes, offset: int) -> None:
         try:
             record = session.dialect.parse(line)
         except BadLine:
             return
-        usage, model = _usage_in(record) if record.facts is None else _usage_stated(record.facts, session.entry)
+        facts = record.facts
+        usage, model = _usage_in(record) if facts is None else _usage_stated(facts, session.entry, offset)
         # A message without a time is counted for the last day of its session.
         stamp = record.timestamp_ms if record.timestamp_ms is not None else session.entry.updated_at
         if usage is None or stamp < self._since or (self._until is not None and stamp >= self._until):
             return
-        if self._is_copy(record, stamp):
+        if self._is_copy(session, record, stamp):
             return
         cost = cost_of(usage)
         if cost is None:
@@ -148,13 +150,18 @@ class UsageCount:
         ):
             usage_sum.add(usage, cost)
 
-    def _is_copy(self, record: Record, stamp: int) -> bool:
+    def _is_copy(self, session: Session, record: Record, stamp: int) -> bool:
         # Each line of a message in parts repeats its usage, and forks copy the message.
-        usage_id = record.facts.usage_id or record.message_id if record.facts is not None else None
+        facts = record.facts
+        usage_id = facts.usage_id or record.message_id if facts is not None else None
         if usage_id is None and record.id is None:
             return False
-        # Record ids of pi are short; id and time together identify a record.
-        key = hash(usage_id) if usage_id is not None else hash((record.id, stamp))
+        if facts is not None and facts.usage_may_repeat:
+            # Made of sums, which tell the requests of one session apart.
+            key = hash((session.key, usage_id))
+        else:
+            # Record ids of pi are short; id and time together identify a record.
+            key = hash(usage_id) if usage_id is not None else hash((record.id, stamp))
         if key in self._seen:
             return True
         self._seen.add(key)

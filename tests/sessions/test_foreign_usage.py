@@ -57,11 +57,30 @@ def test_the_lines_of_a_message_and_its_copy_in_a_fork_count_once(tmp_path: Path
     assert (first.entry.output_tokens, fork.entry.output_tokens) == (12, 14)
 
 
+TOKENS = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+
+
+def count_line(total: int) -> bytes:
+    info = {"total_token_usage": {"total_tokens": total}, "last_token_usage": TOKENS}
+    return codex_line("event_msg", {"type": "token_count", "info": info})
+
+
+def record_line(response: str) -> bytes:
+    return codex_line("token_usage_record", {"usage": TOKENS, "response_id": response})
+
+
 def test_usage_that_two_kinds_of_lines_state_counts_once(tmp_path: Path):
-    tokens = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
-    counted = {"type": "token_count", "info": {"total_token_usage": tokens, "last_token_usage": tokens}}
-    stated = codex_line("token_usage_record", {"usage": tokens, "response_id": "r1"})
-    new = session_of(tmp_path, "codex", "one", stated + codex_line("event_msg", counted))
-    assert count(new).totals.total_tokens == 12
-    old = session_of(tmp_path, "codex", "two", codex_line("event_msg", counted) * 2)
+    new = session_of(tmp_path, "codex", "one", record_line("r1") + count_line(12) + count_line(12))
+    assert (count(new).totals.total_tokens, new.entry.input_tokens) == (12, 10)
+    old = session_of(tmp_path, "codex", "two", count_line(12) * 2)
     assert (count(old).totals.total_tokens, old.entry.input_tokens) == (12, 10)
+    both = count_line(12) + count_line(24) + record_line("r3") + count_line(36)
+    continued = session_of(tmp_path, "codex", "three", both)
+    assert (count(continued).totals.total_tokens, continued.entry.input_tokens) == (36, 30)
+
+
+def test_old_sessions_of_codex_that_used_as_much_both_count_and_copies_of_a_response_do_not(tmp_path: Path):
+    old = [session_of(tmp_path, "codex", name, count_line(12)) for name in ("one", "two")]
+    assert count(*old).totals.total_tokens == 24
+    new = [session_of(tmp_path, "codex", name, record_line("r1")) for name in ("three", "four")]
+    assert count(*new).totals.total_tokens == 12
