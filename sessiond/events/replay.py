@@ -128,25 +128,22 @@ async def _write_page(subscription: Subscription, store: SessionStore, session: 
     if subscription.behind.get(key) is not lag:
         return  # meanwhile its place changed, or it stopped following
     if page is not None and page.is_cut:
-        lag.place = FollowPlace(session.session_id, 0, 0, "rewritten")
+        lag.place, lag.waits_for_file = FollowPlace(session.session_id, 0, 0, "rewritten"), False
         return
-    if page is None or page.end == begin:
+    if page is None or (page.end == begin and not page.lines):
         # The file was moved, removed or rewritten, which the feed has not seen yet; or there is no free descriptor.
         store.read_new(session)
         return
     lag.waits_for_file = False
     for item in page.lines:
         if item.is_message:
-            line, seq = item.line, lag.place.seq
-            event = message_event(
-                store, session, line, seq if item.part_of else seq + 1, item.check, part_of=item.part_of
-            )
+            event = message_event(store, session, item.line, item.total, item.check, part_of=item.part_of)
             if subscription.wants(event):
                 await subscription.sink.room()
                 if subscription.behind.get(key) is not lag:
                     return
                 subscription.sink.write(event)
-            lag.place = FollowPlace(session.session_id, line.end, seq if item.part_of else seq + 1)
+            lag.place = FollowPlace(session.session_id, item.line.end, item.total)
     lag.place = FollowPlace(session.session_id, page.end, lag.place.seq)
     await trio.lowlevel.checkpoint()
 

@@ -24,10 +24,14 @@ PAGE_BYTES = 256 * 1024
 
 
 class ReplayLine(NamedTuple):
-    """A line, the checksum at its end, and the number of the message that it adds a part to, else 0."""
+    """A line, the checksum at its end, and the number of the message that it adds a part to, else 0.
+
+    `total` is how many messages a follower has had behind it.
+    """
 
     line: transcript.Line
     check: int
+    total: int
     part_of: int = 0
 
     @property
@@ -44,25 +48,32 @@ class ReplayPage(NamedTuple):
 
 
 def read_page(
-    fd: int, facts: FileFacts, place: FollowPlace, record_limit: int, dialect: TranscriptDialect
+    fd: int,
+    facts: FileFacts,
+    place: FollowPlace,
+    record_limit: int,
+    dialect: TranscriptDialect,
+    *,
+    max_lines: int = PAGE_LINES,
 ) -> ReplayPage | None:
     """Lines from a place on, each with the checksum of what precedes its end; None where it is not the file that the
     feed has read.
     """
     if dialect.lists:
-        page = _read_listed(fd, facts, place, record_limit, dialect)
+        page = _read_listed(MessageListing(fd, facts.folded_to, record_limit, dialect), fd, facts, place, max_lines)
         return page if _is_current(fd, facts, place.offset) else None
     lines: list[ReplayLine] = []
-    offset, end = place.offset, None
+    offset, total, end = place.offset, place.seq, None
     tail = Tail(offset, record_limit)
     joined = _JoinedLines(fd, place, record_limit, dialect) if dialect.joins else None
     for line in transcript.read_tail(fd, tail, stop=facts.folded_to, dialect=dialect):
         check = transcript.checksum(fd, line.end)
         if joined is None:
-            lines.append(ReplayLine(line, check))
+            total += line.record is not None and line.record.message is not None
+            lines.append(ReplayLine(line, check, total))
         else:
             joined.add(lines, line, check)
-        if len(lines) >= PAGE_LINES or line.end - offset >= PAGE_BYTES or (joined is not None and joined.is_long):
+        if len(lines) >= max_lines or line.end - offset >= PAGE_BYTES or (joined is not None and joined.is_long):
             end = line.end
             break
     # Checked after reading, so that lines of another file are never used.
@@ -78,20 +89,33 @@ def _is_current(fd: int, facts: FileFacts, offset: int) -> bool:
     return transcript.is_line_start(fd, offset)
 
 
-def _read_listed(
-    fd: int, facts: FileFacts, place: FollowPlace, record_limit: int, dialect: TranscriptDialect
-) -> ReplayPage:
-    """The messages that are new or were replaced behind the place: first the replaced ones, by their last change."""
-    listing = MessageListing(fd, facts.folded_to, record_limit, dialect)
+def _read_listed(listing: MessageListing, fd: int, facts: FileFacts, place: FollowPlace, max_lines: int) -> ReplayPage:
+    """The messages that are new or were replaced behind the place, in the order of their last change.
+
+    Where messages were taken away, what was left of the list comes first: from there on a follower has the list as it
+    was then, less what is still to come.
+    """
     if place.seq and listing.cut_at > place.offset:
         return ReplayPage([], place.offset, is_cut=True)
     had = min(place.seq, len(listing.messages))
-    later = [number for number in range(1, had + 1) if listing.messages[number - 1].end > place.offset]
-    later.sort(key=lambda number: listing.messages[number - 1].end)
-    lines = []
-    for number in (*later, *range(had + 1, len(listing.messages) + 1)):
+    ends = [message.end for message in listing.messages]
+    due = [number for number, end in enumerate(ends, 1) if number > had or end > place.offset]
+    due.sort(key=lambda number: (max(ends[number - 1], listing.cut_at), number))
+    lines: list[ReplayLine] = []
+    message_bytes = 0
+    for number in due:
+        reached = max(lines[-1].line.end, listing.cut_at) if lines else 0
+        is_full = len(lines) >= max_lines or message_bytes >= PAGE_BYTES
+        # Within one line, and up to where the list was cut, the numbers say what a follower has had.
+        is_place = ends[number - 1] > reached or number > lines[-1].total if lines else False
+        if is_full and is_place and place.offset <= reached < facts.folded_to:
+            return ReplayPage(lines, reached)
         line = listing.read(number)
-        lines.append(ReplayLine(line, transcript.checksum(fd, line.end), number if number <= had else 0))
+        if line.record is not None and line.record.message is not None:
+            message_bytes += len(line.record.message)
+        total = lines[-1].total if lines else had
+        part_of = 0 if number == total + 1 else number
+        lines.append(ReplayLine(line, transcript.checksum(fd, line.end), max(number, total), part_of))
     return ReplayPage(lines, facts.folded_to)
 
 
@@ -121,4 +145,4 @@ class _JoinedLines:
             line, part_of = replace(line, offset=before.line.offset), before.part_of
         self._newest = part_of or self._joiner.count
         self._message_bytes += len(line.record.message) if line.record is not None and line.record.message else 0
-        lines.append(ReplayLine(line, check, part_of))
+        lines.append(ReplayLine(line, check, self._joiner.count, part_of))

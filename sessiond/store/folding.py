@@ -276,9 +276,8 @@ class _JoinedSteps:
 
 
 class ListedSteps:
-    """The steps of a dialect whose lines change a list of messages. `is_cut`: messages were taken away.
-
-    A message that is replaced keeps its number, as one that grows.
+    """The steps of a dialect whose lines change a list of messages. `is_cut`: messages were taken away, or one that is
+    not among the newest was replaced. The newest ones keep their number, as a message that grows.
     """
 
     __slots__ = ("_dialect", "_fd", "_limit", "_state", "is_cut")
@@ -295,7 +294,10 @@ class ListedSteps:
             return [FoldedLine(line, entry, entry.message_count, check)]
         before = self._state.count
         self._state, change = apply_line(self._state, line.record)
-        self.is_cut = self.is_cut or change.is_cut
+        # Followers of a list whose older messages are replaced read it anew; a part of one makes it longer.
+        is_whole = line.record.part_key is None
+        is_late = is_whole and any(number <= before - len(change.placed) for number, _ in change.placed)
+        self.is_cut = self.is_cut or change.is_cut or is_late
         steps = []
         for number, message in change.placed:
             is_known = number <= before

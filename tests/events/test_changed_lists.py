@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import trio
 from support.followed_store import FollowedStore, Reader, append, followed_store
+from support.patience import PATIENCE_S
 
+from sessiond.events import replay_page
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.event import MessageEvent, ResyncEvent
@@ -57,6 +60,10 @@ class ChangedFile:
     async def write(self, *lines: bytes) -> None:
         append(self._path / NAME, b"".join(lines), create=False)
         await self._parts.feed.read_on(self.session)
+
+    @property
+    def path(self) -> Path:
+        return self._path / NAME
 
     @property
     def place(self) -> FollowPlace:
@@ -135,3 +142,24 @@ async def test_history_and_search_show_only_what_is_in_the_list(tmp_path: Path) 
         for _ in numbering.steps():
             pass
         assert list(numbering.numbers.values()) == [2]
+
+
+async def test_an_older_message_that_is_replaced_is_a_resync(tmp_path: Path) -> None:
+    async with changed_file(tmp_path) as (parts, file):
+        subscription, reader = parts.follow(file.session.key)
+        await file.write(answer("g1", "one"), user("u2", "two"))
+        await file.write(answer("g1", "late"))
+        with trio.fail_after(PATIENCE_S):
+            await parts.wait_until_caught_up(subscription)
+        assert shown(reader)[2:] == ["rewritten", (1, "go"), (3, "two"), (2, "late")]
+
+
+async def test_a_long_list_is_replayed_in_pages(tmp_path: Path) -> None:
+    async with changed_file(tmp_path) as (parts, file):
+        texts = [str(number) for number in range(2 * replay_page.PAGE_LINES)]
+        append(file.path, b"".join(user(f"k{text}", text) for text in texts) + rewind("k500") + user("end", "end"))
+        while file.session.entry.file.folded_to < file.path.stat().st_size:
+            await file.write()
+        subscription, reader = parts.follow(file.session.key, place=FollowPlace(file.session.session_id, 0, 0))
+        await parts.wait_until_caught_up(subscription)
+        assert shown(reader) == list(enumerate(["go", *texts[:500], "end"], 1))

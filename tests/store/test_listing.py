@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sessiond.events.replay_page import read_page
@@ -60,12 +60,15 @@ def object_of(kind: str, key: str, text: str) -> dict[str, Any]:
 
 
 class Model:
-    """What a file of `items` has: the list behind each line, as pairs of key and text, and whether the line cut it."""
+    """What a file of `items` has: the list behind each line, as pairs of key and text. Followers read it anew where the
+    line cut it or replaced one that is not among the newest messages.
+    """
 
     def __init__(self, items: list[Item]) -> None:
         self.lines: list[bytes] = []
         self.lists: list[list[tuple[str, str]]] = [[]]
         self.cuts: list[bool] = []
+        self.late: list[bool] = []
         for number, (kind, key) in enumerate(items):
             before, text = self.lists[-1], f"t{number}"
             after = list(before)
@@ -90,6 +93,9 @@ class Model:
                     self._put(after, f"r{key}", f"{text}-result")
             self.lines.append(b"{torn\n" if kind == "bad" else json.dumps(body).encode() + b"\n")
             self.cuts.append([one for one, _ in before] != [one for one, _ in after[: len(before)]])
+            put = {"user": [key], "answer": [key], "call": [key, f"r{key}"]}.get(kind, [])
+            replaced = [place for place, (one, _) in enumerate(before, 1) if one in put]
+            self.late.append(bool(replaced) and replaced[0] <= len(before) - len(put))
             self.lists.append(after)
 
     @staticmethod
@@ -170,7 +176,7 @@ def test_what_is_read_line_by_line_makes_the_same_list_and_a_cut_is_said(items, 
             got = file.advance(entry)
             entry = got.entry
             assert entry.message_count == len(model.lists[until])
-            assert got.rewritten == any(model.cuts[count:until])
+            assert got.rewritten == any(model.cuts[count:until] + model.late[count:until])
             if got.rewritten:
                 # Followers read the list anew.
                 listing = MessageListing(file.fd, entry.file.folded_to, LIMIT, GEMINI)
@@ -184,25 +190,34 @@ def test_what_is_read_line_by_line_makes_the_same_list_and_a_cut_is_said(items, 
             assert shown == model.lists[until]
 
 
-@given(ITEMS, st.integers(0, 12))
-def test_a_replay_from_any_place_brings_a_follower_up_to_date_or_begins_again(items, had):
+CUT_AND_LATE: list[Item] = [("user", "a"), ("user", "b"), ("call", "c"), ("rewind", "c"), ("user", "d"), ("user", "a")]
+
+
+@given(ITEMS, st.integers(0, 12), st.integers(1, 3))
+@example(CUT_AND_LATE, 0, 1)
+@example([*CUT_AND_LATE, ("user", "e"), ("call", "b"), ("user", "d")], 0, 1)
+def test_a_replay_from_any_place_brings_a_follower_up_to_date_or_begins_again(items, had, max_lines):
     model = Model(items)
     had = min(had, len(model.lines))
     with File(b"".join(model.lines)) as file:
         facts = file.advance(first_entry()).entry.file
         place = FollowPlace("native-1", model.places[had], len(model.lists[had]))
+        shown = dict(enumerate(model.lists[had], 1))
         page = read_page(file.fd, facts, place, LIMIT, GEMINI)
         assert page is not None
-        shown = list(model.lists[had])
         assert page.is_cut == (bool(shown) and any(model.cuts[had:]))
         if page.is_cut:
-            shown, place = [], FollowPlace("native-1", 0, 0)
-            page = read_page(file.fd, facts, place, LIMIT, GEMINI)
-            assert page is not None and not page.is_cut
-        for item in page.lines:
-            number = item.part_of or len(shown) + 1
-            shown[number - 1 : number] = [pair_of(item.line)]
-        assert (shown, page.end) == (model.lists[-1], facts.folded_to)
+            shown, place = {}, FollowPlace("native-1", 0, 0)
+        for _ in range(3 * len(items) + 3):
+            page = read_page(file.fd, facts, place, LIMIT, GEMINI, max_lines=max_lines)
+            assert page is not None and not page.is_cut and page.end >= place.offset
+            for item in page.lines:
+                shown[item.part_of or item.total] = pair_of(item.line)
+            place = FollowPlace("native-1", page.end, page.lines[-1].total if page.lines else place.seq)
+            if page.end == facts.folded_to:
+                break
+        assert page.end == facts.folded_to
+        assert [shown[number] for number in sorted(shown)] == model.lists[-1]
 
 
 def test_a_place_between_two_messages_of_a_line_goes_on_with_the_second():
