@@ -275,6 +275,7 @@ def test_lines_that_a_fork_copied_say_where_they_come_from():
         ("summary", {"summary": "birds"}, None),
         ("cost-state", {"totalCostUSD": 0.5}, LineFacts(total_cost_usd=0.5)),
         ("cost-state", {"totalCostUSD": "much"}, LineFacts()),
+        ("cost-state", {"totalCostUSD": 0}, LineFacts()),
         ("last-prompt", {"lastPrompt": "x"}, None),
         ("file-history-snapshot", {}, None),
         ("dream", {}, LineFacts(unknown_type="dream")),

@@ -137,7 +137,8 @@ def _session_facts(kind: str, opened: _ClaudeLine) -> LineFacts | None:
         case "custom-title":
             return LineFacts(title=known_text(opened.custom_title), title_rank=GIVEN)
         case "cost-state":
-            return LineFacts(total_cost_usd=amount(opened.total_cost))
+            # 0 is also written where nothing was asked for yet, or the price is not known.
+            return LineFacts(total_cost_usd=amount(opened.total_cost) or None)
         case "summary":
             leaf = known_text(opened.leaf_uuid)
             return LineFacts(title=known_text(opened.summary), title_rank=SUMMARY, title_of=leaf) if leaf else None
