@@ -80,6 +80,8 @@ class Search:
         # The transcripts being searched, ordered by the bound of their remaining messages.
         self._heap: list[tuple[int, int, _SearchPlace]] = []
         self._count = 0
+        # Messages of other programs may have several lines.
+        self._messages: set[tuple[str, str]] = set()
 
     def steps(self) -> Iterator[None]:
         """Search everything, newest first. Each step blocks briefly; runs in worker threads."""
@@ -152,11 +154,20 @@ class Search:
             snippet=_snippet(shown, at, len(self._query.text)),
             masked=shown != text,
         )
+        if record.message_id is not None and not self._is_first_of(place.session, record.message_id):
+            return
         self._count += 1
         # Of two matches with the same time the one found first is the newer one.
         heapq.heappush(self._found, (stamp, -self._count, match))
         if len(self._found) > self._query.limit + 1:
             heapq.heappop(self._found)
+
+    def _is_first_of(self, session: Session, message_id: str) -> bool:
+        """Whether no other part of the message was found."""
+        found = (session.key, message_id)
+        is_first = found not in self._messages
+        self._messages.add(found)
+        return is_first
 
     def _is_wanted(self, record: Record, stamp: int) -> bool:
         if self._query.role is not None and record.role != self._query.role:
