@@ -41,7 +41,7 @@ def add_session_routes(router: Router, services: Services) -> None:
     router.add("GET", "/metrics", partial(_metrics, services))
 
 
-_HISTORY_QUERY = ("limit", "includeTools", "cursor", "follow")
+_HISTORY_QUERY = ("limit", "includeTools", "includeSystem", "raw", "cursor", "follow")
 _HISTORY_PARAMS = ParamsDecoder(SessionsHistoryParams)
 
 
@@ -63,6 +63,8 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
             "sessionKey": request.params["key"],
             "limit": _number(query, "limit"),
             "includeTools": _flag(query, "includeTools", absent=False),
+            "includeSystem": _flag(query, "includeSystem", absent=False),
+            "raw": _flag(query, "raw", absent=False),
             "cursor": query.get("cursor"),
         }
     )
@@ -71,6 +73,8 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
     follows = _flag(query, "follow", absent=False)
     if not streams and not follows:
         return json_response(await sessions_history.handle(_context(services, request), params))
+    if params.raw:
+        raise InvalidParams("`raw` is for pages: a stream has messages, not lines", field="raw")
     session = await services.find_whole(request.caller, request.params["key"])
     if session.archived:
         raise no_such_session(request.params["key"])  # an archived session has no new messages to follow

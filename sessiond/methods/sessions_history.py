@@ -10,8 +10,10 @@ from sessiond.methods.params import Params, Result, SessionName, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.ranges import HISTORY_BYTES, HISTORY_LIMIT
 from sessiond.rpc.method import Method
-from sessiond.sessions import history
-from sessiond.sessions.history import AttachedFile, AttachedFiles, MessagePosition, RunEnding
+from sessiond.sessions import history, raw_history
+from sessiond.sessions.history import AttachedFile, AttachedFiles, History, Marker, MessagePosition, RunEnding
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
 
 
 class SessionsHistoryParams(Params, frozen=True, kw_only=True):
@@ -27,6 +29,14 @@ class SessionsHistoryParams(Params, frozen=True, kw_only=True):
     include_runs: Annotated[
         bool,
         says("Whether to include `runs` and `attachments`: how runs ended, and the files that came with messages."),
+    ] = False
+    include_system: Annotated[
+        bool,
+        says("Whether to include messages of the role `system`; each has the number of the message before it."),
+    ] = False
+    raw: Annotated[
+        bool,
+        says("Whether to return the lines of the file as objects, of all types, each with the number of its line."),
     ] = False
 
 
@@ -49,6 +59,9 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     attachments: Annotated[
         list[AttachedFiles] | msgspec.UnsetType, says("Which files came with messages, with `includeRuns`.")
     ] = msgspec.UNSET
+    markers: Annotated[
+        list[Marker] | msgspec.UnsetType, says("Where the conversation was summed up or went back; the newest 200.")
+    ] = msgspec.UNSET
 
 
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
@@ -56,15 +69,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
     session = await services.find_whole(ctx.caller, params.session_key)
     await ctx.reserve(params.max_bytes)
     async with services.reads(ctx.caller):
-        page = await history.page(
-            services.store,
-            session,
-            limit=params.limit,
-            include_tools=params.include_tools,
-            max_bytes=params.max_bytes,
-            before=params.cursor,
-            include_runs=params.include_runs,
-        )
+        page = await _page(services.store, session, params)
     messages, redacted = await services.mask_messages(ctx.caller, page.messages)
     return SessionsHistoryResult(
         session_key=session.key,
@@ -79,6 +84,24 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         bytes=page.bytes,
         runs=_mask_output(ctx, page.runs) if params.include_runs else msgspec.UNSET,
         attachments=_with_masked_names(ctx, page.attachments) or msgspec.UNSET,
+        markers=page.markers or msgspec.UNSET,
+    )
+
+
+async def _page(store: SessionStore, session: Session, params: SessionsHistoryParams) -> History:
+    if params.raw:
+        return await raw_history.page(
+            store, session, limit=params.limit, max_bytes=params.max_bytes, before=params.cursor
+        )
+    return await history.page(
+        store,
+        session,
+        limit=params.limit,
+        include_tools=params.include_tools,
+        max_bytes=params.max_bytes,
+        before=params.cursor,
+        include_runs=params.include_runs,
+        include_system=params.include_system,
     )
 
 

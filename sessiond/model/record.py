@@ -22,6 +22,10 @@ TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
 # The role under which pi stores its own prompt: it is part of no conversation and does not count as a message.
 HIDDEN_ROLE = "system"
 
+Marker = Literal["compaction", "rewind"]
+# The types of records of pi that mark a place in the conversation: what came before was summed up, or left.
+MARKERS: dict[str, Marker] = {"compaction": "compaction", "branch_summary": "rewind"}
+
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
 
 
@@ -85,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     message_id: str | None = None
     facts: LineFacts | None = None
     is_typed: bool = False
-    marker: Literal["compaction", "rewind"] | None = None
+    marker: Marker | None = None
     rewind_to: str | None = None
     hidden: bytes | None = None
     more: tuple[Record, ...] = ()
@@ -150,7 +154,8 @@ def parse(line: bytes) -> Record:
             return Record(
                 type="custom", raw=line, id=own_id, timestamp_ms=_timestamp_ms(iso, None), custom_type=custom, data=data
             )
-    return Record(type=_text(kind) or "", raw=line, id=own_id, timestamp_ms=_timestamp_ms(iso, None))
+    kind = _text(kind) or ""
+    return Record(kind, line, own_id, _timestamp_ms(iso, None), marker=MARKERS.get(kind))
 
 
 def decode_block(block: bytes) -> list[LineEnvelope]:
@@ -165,8 +170,12 @@ def decode_block(block: bytes) -> list[LineEnvelope]:
 
 
 def message_record(envelope: LineEnvelope, line: bytes) -> Record | None:
-    """The record of one of these lines if it is a message, None for any other."""
-    message = bytes(envelope.message) if envelope.type == "message" else b""
+    """The record of one of these lines if it is a message or a marker, None for any other."""
+    kind = envelope.type
+    if kind != "message" and type(kind) is str and kind in MARKERS:
+        stamp = _timestamp_ms(envelope.timestamp, None)
+        return Record(kind, line, _text(envelope.id), stamp, marker=MARKERS[kind])
+    message = bytes(envelope.message) if kind == "message" else b""
     if message[:1] != b"{":
         return None
     try:

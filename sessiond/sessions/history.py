@@ -16,6 +16,7 @@ from sessiond.model.record import FINAL, RUN, TOOL_ROLES, Record
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position as Place
 from sessiond.store.store import SessionStore
+from sessiond.store.transcript import Line
 
 OMITTED = "[sessions_history omitted: message too large]"
 
@@ -62,6 +63,17 @@ class AttachedFiles(msgspec.Struct, frozen=True, gc=False):
     files: Annotated[list[AttachedFile], Meta(description="The files that came with the message.")]
 
 
+class Marker(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """What happened between two messages, before that with the number `seq`: they were summed up, or some were left."""
+
+    kind: Annotated[
+        Literal["compaction", "rewind"], Meta(description="Whether the conversation was summed up here, or went back.")
+    ]
+    seq: Annotated[int, Meta(description="The number of the message that it stands before.")]
+    cursor: Annotated[str, Meta(description="A cursor: the place in the transcript after it.")]
+    timestamp: Annotated[str | None, Meta(description="When it was written, as ISO 8601.")] = None
+
+
 class _Receipt(msgspec.Struct, frozen=True, gc=False):
     files: list[AttachedFile]
 
@@ -101,6 +113,7 @@ class History(msgspec.Struct, frozen=True):
     bytes: int
     runs: list[RunEnding] = []
     attachments: list[AttachedFiles] = []
+    markers: list[Marker] = []
 
 
 def with_tools(_record: Record) -> bool:
@@ -122,10 +135,12 @@ async def page(
     max_bytes: int,
     before: str | None = None,
     include_runs: bool = False,
+    include_system: bool = False,
 ) -> History:
     """The newest `limit` messages of at most `max_bytes` together; with `before`, the newest before that cursor.
 
-    With `include_runs` also the ends of runs between them and the files that came with them.
+    With `include_runs` also the ends of runs between them and the files that came with them. With `include_system` also
+    messages of the role `system`, each with the number of the message before it.
     """
     place = store.position(session, before) if before is not None else None
     end = place or Place(session.entry.file.folded_to, session.entry.message_count)
@@ -133,14 +148,17 @@ async def page(
     # Taken before the read, so that a concurrent append comes after this page.
     cursor = store.cursor(session, end.offset, end.seq)
     noted = _is_run if include_runs else None
-    got = await store.page(session, wanted, limit=limit, max_bytes=max_bytes, before=end, noted=noted)
+    got = await store.page(
+        session, wanted, limit=limit, max_bytes=max_bytes, before=end, noted=noted, with_hidden=include_system
+    )
     messages: list[msgspec.Raw] = []
     positions: list[MessagePosition] = []
     size = 0
     for (line, seq), check in zip(got.lines, got.checks, strict=True):
         record = line.record
-        assert record is not None and record.message is not None
-        message = record.message if len(record.message) <= max_bytes else _omit(record.message)
+        assert record is not None
+        message = record.message if record.message is not None else record.hidden or b"{}"
+        message = message if len(message) <= max_bytes else omit_large(message)
         size += len(message)
         messages.append(msgspec.Raw(message))
         stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
@@ -154,8 +172,16 @@ async def page(
         skipped=got.skipped,
         bytes=size,
         runs=[ending for line, seq in got.noted if (ending := _run_ending(line.record, seq)) is not None],
+        markers=[_marker(store, session, line, seq) for line, seq in got.markers],
         attachments=[files for line, seq in got.noted if (files := _attached_files(line.record, seq)) is not None],
     )
+
+
+def _marker(store: SessionStore, session: Session, line: Line, seq: int) -> Marker:
+    record = line.record
+    assert record is not None and record.marker is not None
+    stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
+    return Marker(record.marker, seq + 1, store.cursor(session, line.end, seq), stamp)
 
 
 def _is_run(record: Record) -> bool:
@@ -177,7 +203,8 @@ def _attached_files(record: Record | None, seq: int) -> AttachedFiles | None:
     return AttachedFiles(seq + 1, note.request.attachments.files) if note is not None else None
 
 
-def _omit(message: bytes) -> bytes:
+def omit_large(message: bytes) -> bytes:
+    """What is shown for a message that is over the limit by itself: its small fields."""
     fields = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
     kept: dict[str, object] = {
         name: value for name, value in fields.items() if len(value) <= 1024 and name != "content"

@@ -7,6 +7,7 @@ offsets. Does not know sessions.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from sessiond.model.record import Record
 from sessiond.store import transcript
 from sessiond.store.joining import JoinedParts
 from sessiond.store.transcript import Line
+
+# So many markers are kept: more than anybody looks at.
+MAX_MARKERS = 200
 
 
 class ListedMessage(NamedTuple):
@@ -35,7 +39,8 @@ class ListedMessage(NamedTuple):
 class MessageListing:
     """The list of messages that a file has at `stop`. Use it while `fd` is open.
 
-    `cut_at` is the end of the last line that took messages away, 0 where none did.
+    `cut_at` is the end of the last line that took messages away, 0 where none did. `markers` are the newest lines that
+    are markers, each with the number of messages before it.
     """
 
     def __init__(self, fd: int, stop: int, record_limit: int, dialect: TranscriptDialect) -> None:
@@ -43,16 +48,21 @@ class MessageListing:
         self._line: Line | None = None
         self.messages: list[ListedMessage] = []
         self.cut_at = 0
+        self.markers: deque[tuple[Line, int]] = deque(maxlen=MAX_MARKERS)
         state = ListState()
         for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect, stop=stop):
             if line.record is not None:
                 state, change = apply_line(state, line.record)
                 self._apply(line, line.record, change)
+                if line.record.marker is not None:
+                    self.markers.append((line, len(self.messages)))
 
     def _apply(self, line: Line, record: Record, change: ListChange) -> None:
         if change.is_cut:
             self.cut_at = line.end
         del self.messages[change.kept :]
+        while self.markers and self.markers[-1][1] > len(self.messages):
+            self.markers.pop()  # it stood among messages that are gone
         places = {id(message): place for place, message in enumerate(messages_in(record))}
         for number, message in change.placed:
             found = ListedMessage(line.offset, line.end, places[id(message)])

@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import Record
 from sessiond.store import transcript
 from sessiond.store.joining import read_joined_backwards
-from sessiond.store.listing import MessageListing
+from sessiond.store.listing import MAX_MARKERS, MessageListing
 from sessiond.store.transcript import Line
 
 # 200 messages of ordinary size.
@@ -29,8 +30,8 @@ class MessagePage(msgspec.Struct, frozen=True):
 
     `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
     this page's stretch; `bytes` the messages that fit. `noted` are other records that were asked for, oldest first,
-    each with the number of messages before it. `checks` are the checksums behind the lines, where they were
-    asked for.
+    each with the number of messages before it; so are `markers`, the newest ones. `checks` are the checksums behind the
+    lines, where they were asked for.
     """
 
     lines: list[tuple[Line, int]]
@@ -40,6 +41,7 @@ class MessagePage(msgspec.Struct, frozen=True):
     skipped: int
     bytes: int
     noted: list[tuple[Line, int]] = []
+    markers: list[tuple[Line, int]] = []
     checks: list[int] = []
 
 
@@ -58,6 +60,7 @@ def page_backwards(
     record_limit: int,
     dialect: TranscriptDialect,
     noted: Callable[[Record], bool] | None = None,
+    with_hidden: bool = False,
     clean: bool = False,
     stop: int = 0,
     block: int = BLOCK,
@@ -67,70 +70,102 @@ def page_backwards(
     `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
     over `max_bytes` takes none of them: the reader puts something small in its place. `clean` says that the fold found
     no bad line before `end`: then lines are decoded by the block, which takes half the time. Parts up to `stop` of a
-    message that begins before `end` belong to it.
+    message that begins before `end` belong to it. `with_hidden` adds hidden messages, each with the `seq` of the
+    message before it.
     """
+
+    def collect(lines: Iterator[Line]) -> MessagePage:
+        collector = _PageCollector(
+            end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted, with_hidden=with_hidden
+        )
+        return collector.collect(lines)
+
     if dialect.lists:
         listing = MessageListing(fd, max(end, stop), record_limit, dialect)
         # Since the cursor was given out the list may have been cut.
         end_seq = min(end_seq, len(listing.messages))
-        lines = listing.read_backwards(end_seq)
-        return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
+        page = collect(listing.read_backwards(end_seq))
+        first = page.start_seq + 1 if page.has_more else 0
+        return replace(page, markers=[marker for marker in listing.markers if first <= marker[1] <= end_seq])
     if dialect.joins:
-        lines = read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=max(end, stop))
-        return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
-    if clean and noted is None:
+        return collect(read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=max(end, stop)))
+    if clean and noted is None and not with_hidden:
         try:
-            lines = _read_clean_backwards(fd, end, record_limit, block, dialect)
-            return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes)
+            return collect(_read_clean_backwards(fd, end, record_limit, block, dialect))
         except _TooLong:
             pass
-    lines = transcript.read_backwards(fd, end, record_limit, block=block, dialect=dialect)
-    return _collect_page(lines, end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted)
+    return collect(transcript.read_backwards(fd, end, record_limit, block=block, dialect=dialect))
 
 
-def _collect_page(
-    lines: Iterator[Line],
-    end_seq: int,
-    *,
-    wanted: Callable[[Record], bool],
-    limit: int,
-    max_bytes: int,
-    noted: Callable[[Record], bool] | None = None,
-) -> MessagePage:
-    found: list[tuple[Line, int]] = []
-    notes: list[tuple[Line, int]] = []
-    seq, size, skipped, skipped_since = end_seq, 0, 0, 0
-    for line in lines:
-        record = line.record
-        if record is None:
-            skipped_since += 1
-            continue
-        message = record.message
-        if message is None:
-            if noted is not None and noted(record):
-                notes.append((line, seq))
-            continue
-        if wanted(record):
-            message_bytes = len(message)
-            fits = message_bytes <= max_bytes
-            if len(found) == limit or (found and size + (message_bytes if fits else max_bytes) > max_bytes):
-                # What was skipped or noted before the oldest message of this page belongs to the next page.
-                oldest, oldest_seq = found[-1]
-                found.reverse()
-                notes = [note for note in reversed(notes) if note[0].offset > oldest.offset]
-                start_seq = oldest_seq - 1
-                return MessagePage(
-                    found, oldest.offset, start_seq, has_more=True, skipped=skipped, bytes=size, noted=notes
-                )
-            if fits:
-                size += message_bytes
-            found.append((line, seq))
-            skipped, skipped_since = skipped + skipped_since, 0
-        seq -= 1
-    found.reverse()
-    notes.reverse()
-    skipped += skipped_since
-    return MessagePage(found, start=0, start_seq=0, has_more=False, skipped=skipped, bytes=size, noted=notes)
+class _PageCollector:
+    """Collects one page from lines that come newest first."""
+
+    def __init__(
+        self,
+        end_seq: int,
+        *,
+        wanted: Callable[[Record], bool],
+        limit: int,
+        max_bytes: int,
+        noted: Callable[[Record], bool] | None = None,
+        with_hidden: bool = False,
+    ) -> None:
+        self._wanted, self._noted, self._with_hidden = wanted, noted, with_hidden
+        self._limit, self._max_bytes = limit, max_bytes
+        self._found: list[tuple[Line, int]] = []
+        self._notes: list[tuple[Line, int]] = []
+        self._markers: list[tuple[Line, int]] = []
+        self._seq, self._size = end_seq, 0
+
+    def collect(self, lines: Iterator[Line]) -> MessagePage:
+        """The page."""
+        skipped, skipped_since, found = 0, 0, self._found
+        for line in lines:
+            record = line.record
+            if record is None:
+                skipped_since += 1
+                continue
+            message = record.message
+            if message is None:
+                self._note(line, record)
+                message = record.hidden if self._with_hidden else None
+                if message is None:
+                    continue
+            if message is record.hidden or self._wanted(record):
+                fits = len(message) <= self._max_bytes
+                size = self._size + (len(message) if fits else self._max_bytes)
+                if len(found) == self._limit or (found and size > self._max_bytes):
+                    return self._page(skipped, has_more=True)
+                if fits:
+                    self._size = size
+                found.append((line, self._seq))
+                skipped, skipped_since = skipped + skipped_since, 0
+            self._seq -= record.message is not None
+        return self._page(skipped + skipped_since, has_more=False)
+
+    def _note(self, line: Line, record: Record) -> None:
+        if record.marker is not None and len(self._markers) < MAX_MARKERS:
+            self._markers.append((line, self._seq))
+        if self._noted is not None and self._noted(record):
+            self._notes.append((line, self._seq))
+
+    def _page(self, skipped: int, *, has_more: bool) -> MessagePage:
+        start = start_seq = 0
+        if has_more:
+            oldest, oldest_seq = self._found[-1]
+            start = oldest.offset
+            start_seq = oldest_seq - (oldest.record is not None and oldest.record.message is not None)
+        # What was noted before the oldest message of this page belongs to the next page.
+        return MessagePage(
+            self._found[::-1],
+            start,
+            start_seq,
+            has_more=has_more,
+            skipped=skipped,
+            bytes=self._size,
+            noted=[note for note in reversed(self._notes) if note[0].offset >= start],
+            markers=[marker for marker in reversed(self._markers) if marker[0].offset >= start],
+        )
 
 
 def _read_clean_backwards(

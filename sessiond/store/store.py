@@ -214,9 +214,10 @@ class SessionStore:
         max_bytes: int,
         before: Position | None = None,
         noted: Callable[[Record], bool] | None = None,
+        with_hidden: bool = False,
     ) -> MessagePage:
         """The newest `limit` messages that match `wanted`, before a position, oldest first; and other records between
-        them that match `noted`.
+        them that match `noted`; `with_hidden` also hidden messages.
         """
         end = before or Position(session.entry.file.folded_to, session.entry.message_count)
         clean, stop = session.entry.corrupt_records == 0, session.entry.file.folded_to
@@ -231,6 +232,7 @@ class SessionStore:
                 end.seq,
                 wanted=wanted,
                 noted=noted,
+                with_hidden=with_hidden,
                 limit=limit,
                 max_bytes=max_bytes,
                 record_limit=self.record_limit,

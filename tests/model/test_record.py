@@ -91,7 +91,8 @@ def test_large_numbers_in_a_message_are_kept_unchanged():
         (b'{"type":"message","message":{"timestamp":-1}}', {"type": "message", "message": b'{"timestamp":-1}'}),
         (b'{"type":"custom","customType":7,"data":1}', {"type": "custom"}),
         (b'{"type":"custom","customType":"x"}', {"type": "custom", "custom_type": "x", "data": b""}),
-        (b'{"type":"compaction","message":{"role":"user"}}', {"type": "compaction"}),
+        (b'{"type":"compaction","message":{"role":"user"}}', {"type": "compaction", "marker": "compaction"}),
+        (b'{"type":"branch_summary","summary":""}', {"type": "branch_summary", "marker": "rewind"}),
         (b'{"type":"later","timestamp":"yesterday"}', {"type": "later"}),
     ],
 )

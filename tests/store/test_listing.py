@@ -145,6 +145,7 @@ def test_pages_have_the_messages_of_the_list_with_their_numbers(items, limit):
     with File(b"".join(model.lines)) as file:
         end = stop = model.places[-1]
         end_seq, found = len(expected), list[tuple[int, tuple[str, str]]]()
+        markers: list[tuple[int, int]] = []
         for _ in range(len(expected) + 1):
             page = page_backwards(
                 file.fd,
@@ -158,10 +159,16 @@ def test_pages_have_the_messages_of_the_list_with_their_numbers(items, limit):
                 stop=stop,
             )
             found = [*((seq, pair_of(line)) for line, seq in page.lines), *found]
+            markers = [*((line.offset, seq) for line, seq in page.markers), *markers]
             end, end_seq = page.start, page.start_seq
             if not page.has_more:
                 break
+        known = [(line.offset, seq) for line, seq in MessageListing(file.fd, stop, LIMIT, GEMINI).markers]
     assert found == list(enumerate(expected, 1))
+    assert markers == known, "each marker is on one page"
+    assert all(seq <= len(expected) for _, seq in markers)
+    if items and items[-1][0] == "rewind":
+        assert markers[-1][1] == len(expected)
 
 
 @given(ITEMS, st.integers(0, 12))

@@ -20,9 +20,9 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     The others are faster ways to part of what `parse` gives. `text_in(line)` is the text of the message in a line,
     anything where there is none. `decode_block(lines)` decodes lines together that were all parsed before, and
-    `message_record(opened, line)` is the record of one of them if it is a message; lines for which they return nothing
-    have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be parsed.
-    `usage_sign` is contained in every line with usage.
+    `message_record(opened, line)` is the record of one of them if it is a message or a marker; lines for which they
+    return nothing have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be
+    parsed. `usage_sign` is contained in every line with usage.
 
     `joins`: several lines may be parts of one message, by `Record.message_id`; their contents make it together.
     `lists`: lines are changes of a list of messages, which is what `model.message_list` makes of them.

@@ -39,12 +39,8 @@ def parse(line: bytes) -> Record:
         case "model_change":
             facts = LineFacts(model=_text(body.get("modelId")), provider=_text(body.get("provider")))
             return replace(record, facts=facts)
-        case "compaction":
-            return replace(record, marker="compaction", facts=_usage_facts(record, body))
-        case "branch_summary":
+        case "compaction" | "branch_summary" | "usage":
             # The branch that was left stays where it is in the file.
-            return replace(record, marker="rewind", facts=_usage_facts(record, body))
-        case "usage":
             return replace(record, facts=_usage_facts(record, body))
         case "message":
             return record  # without a message object
