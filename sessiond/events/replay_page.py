@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import FileFacts
-from sessiond.store import transcript
+from sessiond.store import dirfd, transcript
 from sessiond.store.joining import ForwardJoiner
 from sessiond.store.listing import MessageListing
 from sessiond.store.tail import Tail
@@ -84,7 +84,7 @@ def read_page(
 
 def _is_current(fd: int, facts: FileFacts, offset: int) -> bool:
     """Whether the file is the one that the feed has read, and a line begins at `offset`."""
-    if os.fstat(fd).st_ino != facts.inode or transcript.checksum(fd, facts.folded_to) != facts.check:
+    if dirfd.inode_of(os.fstat(fd)) != facts.inode or transcript.checksum(fd, facts.folded_to) != facts.check:
         return False
     return transcript.is_line_start(fd, offset)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -227,13 +228,15 @@ class MatchNumbering:
         except OSError:
             return
         with dirfd.closing(fd):
-            if os.fstat(fd).st_ino != place.inode:
+            if dirfd.inode_of(os.fstat(fd)) != place.inode:
                 return
             listing = MessageListing(fd, place.end, self._limit, session.dialect)
-            wanted = {match.end for match in matches}
+            ends = sorted({match.end for match in matches})
             for number, message in enumerate(listing.messages, 1):
-                if message.end in wanted:
-                    self.numbers.setdefault((session, message.end), number)
+                # A message in parts has all lines with its parts, between which other messages' lines may lie.
+                first = message.offset + 1 if message.key is not None else message.end
+                for end in ends[bisect_left(ends, first) : bisect_right(ends, message.end)]:
+                    self.numbers.setdefault((session, end), number)
 
     def _count_joined(self, place: _SearchPlace, seq: int, matches: list[Match]) -> Iterator[None]:
         session, dialect = place.session, place.session.dialect
@@ -243,7 +246,7 @@ class MatchNumbering:
         except OSError:
             return
         with dirfd.closing(fd):
-            if os.fstat(fd).st_ino != place.inode:
+            if dirfd.inode_of(os.fstat(fd)) != place.inode:
                 return
             lines = read_joined_backwards(fd, place.end, self._limit, dialect=dialect, stop=place.end)
             for read, line in enumerate(lines):

@@ -52,7 +52,8 @@ class SourceFinder:
     """The sessions of the program `name`.
 
     `id_in_head`: the first line has the native id, which the file's name need not have. `facts_beside(root_fd, place)`
-    is what files beside a session say about it; `find_described(place)` the session that such a file describes.
+    is what files beside a session say about it; `find_described(place)` the session that such a file describes. With a
+    `database` the sessions are in that file, and their paths are made up: its name and their ids.
     """
 
     name: str
@@ -60,6 +61,7 @@ class SourceFinder:
     id_in_head: bool = False
     facts_beside: Callable[[int, str], FoundFacts] = find_nothing_beside
     find_described: Callable[[str], str | None] = describe_nothing
+    database: str | None = None
 
     def session_of(self, place: str) -> FoundFile | None:
         """The session in the file at a path below the root; None if there is none. BadName where its name is none of a

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 
+import trio
+
 from sessiond.model.dialects import TranscriptDialect
+from sessiond.sources import reading
+from sessiond.sources.event_files import EventFiles
 from sessiond.sources.finder import BadName, SourceRoot
-from sessiond.sources.reading import FileReader, ListedFile, describe_unusable
+from sessiond.sources.reading import FileReader, ListedFile, Listing, describe_unusable
 from sessiond.store import dirfd
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
 
 # So many files with something wrong are remembered for `doctor`.
 MAX_ODD = 1000
+# How long a thread may still use the descriptor of a root that was closed.
+_CLOSE_AFTER_S = 60.0
+# The size of a session in a database, of which nothing was put together yet.
+UNKNOWN_SIZE = 2**53
 
 
 class OpenRoot:
@@ -28,7 +36,10 @@ class OpenRoot:
         self.finder = root.finder
         self.path = os.path.realpath(root.path)
         self.parent = os.path.dirname(self.path)
-        self.folder = Folder("", dirfd.open_root(self.path), dialect, path=self.path, source=root.finder.name)
+        name, database = root.finder.name, root.finder.database
+        fd = dirfd.open_root(self.path)
+        self.files = EventFiles(fd, self.path, database) if database is not None else None
+        self.folder = Folder("", fd, dialect, path=self.path, source=name, made=self.files)
         self.reader = FileReader(self.folder, root.finder, record_limit)
         self.sessions: dict[str, Session] = {}
         self.covered: dict[str, str] = {}
@@ -66,11 +77,60 @@ class OpenRoot:
             look = self.folder.status_of(place)
         except (FileNotFoundError, NotADirectoryError, dirfd.SymlinkRefused):
             return None
-        reason = describe_unusable(look)
+        reason = describe_unusable(look) if self.files is None else None
         if reason is not None:
             self.note_odd(place, reason)
             return None
-        return ListedFile(place, found, look.st_mtime_ns, look.st_size, look.st_ino)
+        return ListedFile(place, found, look.st_mtime_ns, look.st_size, dirfd.inode_of(look))
+
+    def list_below(self, folder: str) -> Listing:
+        """Everything in a folder below the root (the root itself if empty). Blocks."""
+        if self.files is None:
+            return reading.list_folder(self.folder.fd, self.finder, folder)
+        listing = Listing([""], [], [])
+        try:
+            sessions = self.files.list_sessions()
+        except FileNotFoundError:
+            return listing  # it has not been used yet
+        except OSError as error:
+            listing.odd.append((self.files.name, error.strerror or "cannot be read"))
+            return listing
+        for session in sessions:
+            place = f"{self.files.name}/{session.session_id}"
+            try:
+                found = self.finder.session_of(place)
+            except BadName as error:
+                listing.odd.append((place, str(error)))
+                continue
+            if found is not None:
+                # How long it is turns out when it is put together.
+                listing.files.append(ListedFile(place, found, session.mtime_ns, UNKNOWN_SIZE, 1))
+        return listing
+
+    def find_changed(self, place: str) -> list[str]:
+        """The sessions of the database that a change at a path may concern. Blocks; raises OSError."""
+        if self.files is None or (place and "/" not in place and not self.files.holds(place)):
+            return []
+        if "/" in place:
+            return [place]
+        changed = self.files.find_changed()
+        self.odd.pop(self.files.name, None)
+        return changed
+
+    def close(self) -> None:
+        """Close what is open of it."""
+        if self.files is not None:
+            self.files.close()
+        os.close(self.folder.fd)
+
+    async def close_later(self) -> None:
+        """Close it when no thread uses it any more: closed at once, the number of its descriptor could become another
+        file's.
+        """
+        try:
+            await trio.sleep(_CLOSE_AFTER_S)
+        finally:
+            self.close()
 
     def note_odd(self, place: str, reason: str) -> None:
         """Remember for `doctor` what is wrong with a file."""

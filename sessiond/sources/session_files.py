@@ -210,6 +210,13 @@ class SessionFiles:
         None where it is no session yet, or cannot be read. Blocks.
         """
         try:
+            if root.files is not None:
+                if known is not None and known.file.mtime_ns == file.mtime_ns and _may_continue(root, file, known):
+                    return known
+                put_together = root.look_at(file.place)
+                if put_together is None:
+                    return None
+                file = put_together
             if known is not None and _may_continue(root, file, known):
                 if (known.file.bytes, known.file.mtime_ns) == (file.size, file.mtime_ns):
                     return known

@@ -43,8 +43,6 @@ _BATCH = 16
 _MOST_PUBLISHED = 100
 # After a change so much time passes until the snapshot is saved.
 _SAVE_AFTER_S = 30.0
-# How long a thread may still use the descriptor of a root that was closed.
-_CLOSE_AFTER_S = 60.0
 
 
 class Sources:
@@ -131,7 +129,7 @@ class Sources:
                 await self._apply_requests()
             finally:
                 for root in self._roots.values():
-                    os.close(root.folder.fd)
+                    root.close()
 
     def _note_native(self, native_id: str) -> None:
         self._natives[native_id] = None
@@ -222,13 +220,12 @@ class Sources:
             self._watches.forget(root.path_of(folder))
         for session in list(root.sessions.values()):
             self._files.remove(root, session, reason)
-        # A thread may still be using the descriptor: closed now, its number could become another file's.
-        self._nursery.start_soon(_close_after, root.folder.fd)
+        self._nursery.start_soon(root.close_later)
 
     async def _list(self, root: OpenRoot, folder: str) -> list[ListedFile]:
         """Watch a folder and those below it, and list the files. Watched first, so that nothing is missed."""
         while True:
-            listing: reading.Listing = await self._run_sync(reading.list_folder, root.folder.fd, root.finder, folder)
+            listing: reading.Listing = await self._run_sync(root.list_below, folder)
             fresh = [one for one in listing.folders if one not in root.watched]
             for one in fresh:
                 self._watch(root, one)
@@ -295,6 +292,9 @@ class Sources:
         return found
 
     async def _on_changed(self, root: OpenRoot, place: str) -> None:
+        if root.files is not None:
+            await self._check_database(root, place)
+            return
         described = root.finder.find_described(place)
         if described is not None:
             await self._files.describe(root, described)
@@ -303,8 +303,22 @@ class Sources:
         else:
             await self._check_folder(root, place)
 
+    async def _check_database(self, root: OpenRoot, place: str) -> None:
+        """Something happened in the folder of a database: look at the sessions that have changed."""
+        try:
+            changed: list[str] = await self._run_sync(root.find_changed, place)
+        except OSError as error:
+            if not self._retries.retry_if_passing((root.name, place), error):
+                root.note_odd(place, reason_of(error))
+            return
+        for one in changed:
+            await self._files.check(root, one)
+
     async def _check_folder(self, root: OpenRoot, folder: str) -> None:
         """A folder is new, or may have changed unnoticed: look at everything in it."""
+        if root.files is not None:
+            await self._check_database(root, "")
+            return
         listed = {file.place for file in await self._list(root, folder)}
         gone = [place for place in root.places_below(folder) if place not in listed]
         for count, place in enumerate([*sorted(listed), *gone]):
@@ -378,10 +392,3 @@ class Sources:
             await self._run_sync(snapshot.save, self._store.root_fd, pieces)
         except OSError as error:
             log.warning("what was read of other programs' sessions was not saved", reason=reason_of(error))
-
-
-async def _close_after(fd: int) -> None:
-    try:
-        await trio.sleep(_CLOSE_AFTER_S)
-    finally:
-        os.close(fd)

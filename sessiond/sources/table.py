@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sessiond.sources import claude, codex, gemini, pi
+from sessiond.sources import claude, codex, gemini, opencode, pi
 from sessiond.sources.finder import RootOf, SourceFinder, SourceRoot
 
 _ROOTS: dict[str, tuple[RootOf, SourceFinder]] = {
-    module.FINDER.name: (module.find_root, module.FINDER) for module in (claude, codex, gemini, pi)
+    module.FINDER.name: (module.find_root, module.FINDER) for module in (claude, codex, gemini, pi, opencode)
 }
 SOURCE_NAMES = tuple(_ROOTS)
 

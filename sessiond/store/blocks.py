@@ -12,6 +12,7 @@ import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine
+from sessiond.store import dirfd
 from sessiond.store.folder import Folder
 
 # Searching this much takes 0.1 ms. From 128 KiB on the C library would map fresh pages for each block.
@@ -55,7 +56,7 @@ def read_block_of_file(
     except OSError:
         return None
     try:
-        return read_block_before(fd, end, record_limit, size=size) if os.fstat(fd).st_ino == inode else None
+        return read_block_before(fd, end, record_limit, size=size) if dirfd.inode_of(os.fstat(fd)) == inode else None
     finally:
         os.close(fd)
 

@@ -357,3 +357,8 @@ def _renameat2(src_dir_fd: int, src: str, dst_dir_fd: int, dst: str) -> int:
 
     result = call(src_dir_fd, os.fsencode(src), dst_dir_fd, os.fsencode(dst), _RENAME_NOREPLACE)
     return ctypes.get_errno() if result else 0
+
+
+def inode_of(status: os.stat_result) -> int:
+    """The inode of a file; 1 for one that has no name, since it was put together in memory and is so each time anew."""
+    return status.st_ino if status.st_nlink else 1

@@ -6,11 +6,22 @@ Knows descriptors and names. Does not know sessions.
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.store import dirfd
+
+
+class MadeFiles(Protocol):
+    """Transcripts that are put together from something else. Raises OSError."""
+
+    def open(self, place: str) -> int:
+        """A descriptor, which the caller closes."""
+
+    def status(self, place: str) -> os.stat_result:
+        """The status of one."""
 
 
 # Not tracked by the garbage collector, so that the sessions that refer to it are not.
@@ -23,7 +34,7 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     transcripts of which the reading at the start made no session; None where it did not read the folder.
 
     With a `source` it is the root of another program's folder, `path` is absolute, `agent_id` is empty, and the names
-    of its transcripts are paths below it. Nothing is ever written there.
+    of its transcripts are paths below it. Nothing is ever written there. Its transcripts may be `made`.
     """
 
     agent_id: str
@@ -36,6 +47,7 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     waiting: set[str] = msgspec.field(default_factory=set)
     left_out: set[str] | None = None
     source: str | None = None
+    made: MadeFiles | None = None
     _identity: tuple[int, int] | None = None
 
     @property
@@ -48,12 +60,16 @@ class Folder(msgspec.Struct, eq=False, gc=False):
 
     def open_file(self, name: str) -> int:
         """A descriptor of a transcript in it, for reading, which the caller closes. Follows no symlink."""
+        if self.made is not None:
+            return self.made.open(name)
         if self.source is not None:
             return dirfd.open_below(self.fd, name)
         return dirfd.open_file(self.fd, name, os.O_RDONLY)
 
     def status_of(self, name: str) -> os.stat_result:
         """The status of a transcript in it. Follows no symlink."""
+        if self.made is not None:
+            return self.made.status(name)
         if self.source is not None:
             return dirfd.status_below(self.fd, name)
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False)

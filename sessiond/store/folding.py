@@ -179,7 +179,7 @@ def advance_open(
     facts = FileFacts(
         bytes=read_to,
         mtime_ns=stat.st_mtime_ns,
-        inode=stat.st_ino,
+        inode=dirfd.inode_of(stat),
         folded_to=folded_to,
         last_id=last_id,
         check=transcript.checksum(fd, folded_to),
@@ -351,7 +351,7 @@ def is_current(facts: FileFacts, stat: os.stat_result, dialect: TranscriptDialec
     return (
         facts.mtime_ns == stat.st_mtime_ns
         and facts.bytes == stat.st_size
-        and facts.inode == stat.st_ino
+        and facts.inode == dirfd.inode_of(stat)
         and facts.fold == dialect.fold_version
     )
 
@@ -360,7 +360,7 @@ def continues(fd: int, facts: FileFacts, stat: os.stat_result) -> bool:
     """Whether the file still begins with what was folded; False where it was emptied, cut, or is another one."""
     if facts.inode == 0:
         return True
-    return facts.inode == stat.st_ino and holds(fd, facts, stat)
+    return facts.inode == dirfd.inode_of(stat) and holds(fd, facts, stat)
 
 
 def has_last_line(fd: int, entry: Entry) -> bool:
