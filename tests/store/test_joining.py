@@ -147,6 +147,7 @@ def test_a_replay_from_any_place_leads_to_the_same_messages(items):
     model = Model(items)
     with file_of(b"".join(model.lines)) as fd:
         facts = fold(fd).entry.file
+        counts = {place: count for place, count, _ in model.places}
         for offset, count, seen in model.places:
             shown = dict(seen)
             while offset < facts.folded_to:
@@ -154,6 +155,7 @@ def test_a_replay_from_any_place_leads_to_the_same_messages(items):
                 assert page is not None
                 for one in page.lines:
                     if one.is_message:
+                        assert counts[one.line.offset] == one.total - (not one.part_of)
                         count += not one.part_of
                         record = one.line.record
                         shown[one.part_of or count] = texts_of(record.message if record is not None else None)
