@@ -22,6 +22,8 @@ from sessiond.store.transcript import Line
 
 # While the beginning of a message is looked for, so many bytes of lines are kept; others are read a second time.
 _MAX_HELD_BYTES = 16 * 2**20
+# What a record takes besides its text.
+_RECORD_BYTES = 800
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -188,6 +190,7 @@ class _Run:
         self._id = message_id
         self._first = 0
         self._held_bytes = 0
+        self._bare = Record("", b"")
         self.held: list[Line] = []
 
     def covers(self, line: Line) -> bool:
@@ -200,9 +203,10 @@ class _Run:
         """Add the next older line."""
         record = line.record
         if record is not None:
-            self._held_bytes += line.end - line.offset
+            self._held_bytes += line.end - line.offset + _RECORD_BYTES
             if self._held_bytes > _MAX_HELD_BYTES:
-                line = Line(line.offset, line.end, _without_text(record))
+                self._bare = _without_text(record, self._bare)
+                line = Line(line.offset, line.end, self._bare)
             if _is_joinable(record):
                 self._first = line.offset
         self.held.append(line)
@@ -305,11 +309,12 @@ def _inner_content(content: msgspec.Raw | None) -> bytes:
     return _encode({"type": "text", "text": text}) if isinstance(text, str) else b""
 
 
-def _without_text(record: Record) -> Record:
-    is_message = record.message is not None
-    return Record(
-        record.type, b"", role=record.role, message=b"{}" if is_message else None, message_id=record.message_id
-    )
+def _without_text(record: Record, like: Record) -> Record:
+    """The record as far as joining needs it: `like` if that is the same, so that most lines share one."""
+    message = b"{}" if record.message is not None else None
+    if (record.role, message, record.message_id) == (like.role, like.message, like.message_id):
+        return like
+    return Record("", b"", role=record.role, message=message, message_id=record.message_id)
 
 
 def _restore(fd: int, line: Line, dialect: TranscriptDialect) -> Line:
