@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.message import text_of
 from sessiond.model.message_list import messages_in
 from sessiond.model.record import BadLine, Record
 from sessiond.sessions.prefilter import Prefilter, fold_case
@@ -45,7 +46,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """One message, which ends at offset `end` of the file. `masked`: parts of its text are masked."""
+    """One message, which ends at offset `end` of the file. `masked`: parts of its text are masked.
+
+    `number_in_line` tells messages in one line apart.
+    """
 
     session: Session
     end: int
@@ -53,6 +57,7 @@ class Match(msgspec.Struct, frozen=True):
     role: str
     snippet: str
     masked: bool
+    number_in_line: int = 0
 
 
 class _SearchPlace:
@@ -135,6 +140,9 @@ class Search:
         text = dialect.text_in(line)
         if self._folded not in fold_case(text):
             return
+        if dialect.lists:
+            self._examine_listed(place, offset, line)
+            return
         shown = self._query.shown(text)
         at = fold_case(shown).find(self._folded)
         if at < 0:
@@ -143,17 +151,37 @@ class Search:
             record = dialect.parse(line)
         except BadLine:
             return
-        record = next(iter(messages_in(record)), record)
+        self._add_match(place, offset + len(line) + 1, record, shown, at, masked=shown != text)
+
+    def _examine_listed(self, place: _SearchPlace, offset: int, line: bytes) -> None:
+        """The first of the messages in the line that has the text."""
+        try:
+            record = place.session.dialect.parse(line)
+        except BadLine:
+            return
+        for number, message in enumerate(messages_in(record)):
+            text = text_of(message.message or b"{}", "\n")
+            shown = self._query.shown(text)
+            at = fold_case(shown).find(self._folded)
+            if at >= 0 and self._is_wanted(message, message.timestamp_ms or place.bound):
+                end = offset + len(line) + 1
+                self._add_match(place, end, message, shown, at, masked=shown != text, number=number)
+                return
+
+    def _add_match(
+        self, place: _SearchPlace, end: int, record: Record, shown: str, at: int, *, masked: bool, number: int = 0
+    ) -> None:
         stamp = record.timestamp_ms if record.timestamp_ms is not None else place.bound
         if record.message is None or not self._is_wanted(record, stamp):
             return
         match = Match(
             session=place.session,
-            end=offset + len(line) + 1,
+            end=end,
             timestamp=stamp,
             role=record.role or "other",
             snippet=_snippet(shown, at, len(self._query.text)),
-            masked=shown != text,
+            masked=masked,
+            number_in_line=number,
         )
         if record.message_id is not None and not self._is_first_of(place.session, record.message_id):
             return
@@ -231,11 +259,15 @@ class MatchNumbering:
             if dirfd.inode_of(os.fstat(fd)) != place.inode:
                 return
             listing = MessageListing(fd, place.end, self._limit, session.dialect)
-            ends = sorted({match.end for match in matches})
+            wanted = {(match.end, match.number_in_line) for match in matches}
+            ends = sorted(end for end, place_in_line in wanted if not place_in_line)
             for number, message in enumerate(listing.messages, 1):
+                if message.key is None:
+                    if (message.end, message.place) in wanted:
+                        self.numbers[session, message.end] = number
+                    continue
                 # A message in parts has all lines with its parts, between which other messages' lines may lie.
-                first = message.offset + 1 if message.key is not None else message.end
-                for end in ends[bisect_left(ends, first) : bisect_right(ends, message.end)]:
+                for end in ends[bisect_right(ends, message.offset) : bisect_right(ends, message.end)]:
                     self.numbers.setdefault((session, end), number)
 
     def _count_joined(self, place: _SearchPlace, seq: int, matches: list[Match]) -> Iterator[None]:

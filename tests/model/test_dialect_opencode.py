@@ -77,6 +77,7 @@ def test_the_messages_of_sessions_that_the_program_recorded(tmp_path, title, sho
     assert entry.message_count == len(shown_in(tmp_path / "lines", lines))
     assert entry.source is not None and entry.source.unknown == {}
     assert any(record.is_typed for record in records)
+    assert all(record.timestamp_ms for record in records if record.message is not None)
 
 
 def test_the_entry_of_a_session_and_of_its_sub_agent():
@@ -160,6 +161,7 @@ def test_what_is_removed_goes_with_all_behind_it_and_what_was_never_shown_change
         ("user", {"type": "file", "mime": "text/plain", "url": "file:///x"}, None, False),
         ("assistant", {"type": "patch", "files": []}, None, False),
         ("assistant", {"type": "tool", "callID": "c", "tool": "ls", "state": 5}, "assistant: ls{}", False),
+        ("assistant", {"type": "tool", "callID": "c", "tool": "ls", "state": {"status": "pending"}}, None, False),
         (None, {"type": "text", "text": "whose?"}, None, False),
     ],
 )

@@ -48,6 +48,7 @@ class _EventData(msgspec.Struct, frozen=True, gc=False):
     info: msgspec.Raw = ABSENT
     part: msgspec.Raw = ABSENT
     message_id: object = msgspec.field(name="messageID", default=None)
+    time: object = None
 
 
 class _SessionInfo(msgspec.Struct, frozen=True, gc=False):
@@ -173,7 +174,8 @@ def _part_record(kind: str, line: bytes, role: object, data: _EventData) -> Reco
     block = _user_block(part) if role == "user" else _answer_block(part)
     if block is None:
         return Record(kind, line)
-    stamp = _times_of(part.time)[0]
+    # What a person says has only the time of the event.
+    stamp = _times_of(part.time)[0] or lax.whole_ms(data.time)
     message = message_bytes({"role": role, "content": [block]}, stamp)
     record = _record_of(str(role), key, message, stamp, is_typed=role == "user" and "text" in block)
     result = _tool_result(part, stamp)
@@ -213,6 +215,8 @@ def _answer_block(part: _MessagePart) -> JsonObject | None:
     if part.type != "tool":
         return None
     state = open_part(_decode_state, part.state) or _ToolState()
+    if state.status == "pending":
+        return None  # its arguments are still being written
     call_id, name = known_text(part.call_id) or "", known_text(part.tool) or ""
     return {"type": "toolCall", "id": call_id, "name": name, "arguments": object_in(state.input)}
 
