@@ -16,13 +16,19 @@ T = TypeVar("T")
 RunSync = Callable[..., Awaitable[Any]]
 
 
-async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:
+async def run_in_thread(
+    function: Callable[..., T],
+    *args: object,
+    limiter: trio.CapacityLimiter | None = None,
+    abandon_on_cancel: bool = False,
+) -> T:
     """The result of `function` in a worker thread. OSError if there is no memory or thread left to run it.
 
-    Callers handle OSError as a temporary failure; the library's own errors would end the daemon.
+    Callers handle OSError as a temporary failure; the library's own errors would end the daemon. With
+    `abandon_on_cancel` a cancelled caller does not wait for the end of the function.
     """
     try:
-        return await trio.to_thread.run_sync(function, *args, limiter=limiter)
+        return await trio.to_thread.run_sync(function, *args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
     except MemoryError:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
     except RuntimeError as error:

@@ -18,6 +18,7 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
+from sessiond.conversations.continuing import Continuations
 from sessiond.conversations.provenance import ProvenanceStamp
 from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender
@@ -256,6 +257,7 @@ class _Parts:
         self.saver = IndexSaver(store, self.feed, clock)
         self.sources = Sources(store, self.feed, lambda: self.config().sources, environ=environ, kind=_backend(config))
         self.session_changes = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
+        self.continuations = Continuations(self.session_changes, self.config, complete=self.sources.complete)
         self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
         self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
         self.spawner = self._build_spawner()
@@ -356,6 +358,7 @@ class _Parts:
             spawner=self.spawner,
             attachments=self.attachments,
             sends=self._build_sender(),
+            continuations=self.continuations,
             provenance=self.provenance,
             announcing=self.announcing,
             channels=self.channels,

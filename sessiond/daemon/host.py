@@ -13,10 +13,10 @@ import trio
 
 from sessiond.config.settings import AgentConfig, Config
 from sessiond.model import lax
-from sessiond.model.entry import Spawn
+from sessiond.model.entry import Entry, Spawn
 from sessiond.model.keys import agent_of, is_inbox, rest_of
 from sessiond.model.lax import amount
-from sessiond.model.usage import cost_of, usage_in
+from sessiond.model.usage import Usage, cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.run import Run
 from sessiond.runtimes.attached import AttachedAgents
@@ -159,11 +159,25 @@ class DaemonHost:
             deadline_ms=deadline,
             token_file=token_file,
             native_session_id=entry.native_session_id,
+            **self._continuation_fields(entry),
             turn=request.turn,
             max_turns=request.max_turns,
             sandboxed=sandboxed,
             history=partial(self._history, run),
         )
+
+    def _continuation_fields(self, entry: Entry) -> dict[str, Any]:
+        """The fields of the RunSpec of a session that goes on with another program's: in the folder of that."""
+        if entry.continues is None:
+            return {}
+        original = self._store.catalog.by_key.get(entry.continues)
+        used = None
+        if original is not None:
+            had = original.entry
+            parts = (had.input_tokens, had.output_tokens, had.cache_read, had.cache_write)
+            used = Usage(*(count or 0 for count in parts))
+        cwd = Path(entry.cwd) if entry.cwd else None
+        return {"fork_of": rest_of(entry.continues), "fork_usage": used, "cwd": cwd}
 
     async def _history(self, run: Run) -> list[msgspec.Raw]:
         """The newest messages before the run's own one (see `RunSpec.history`), oldest first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from sessiond.attachments.decode import Attachment
 from sessiond.conversations.send import NewMessage, SentMessage
@@ -19,6 +20,7 @@ from sessiond.methods.params import (
     ThinkingLevel,
     says,
 )
+from sessiond.methods.send_target import require_target
 from sessiond.methods.services import Context
 from sessiond.policy import send as send_policy
 from sessiond.policy.send import parse_command
@@ -45,6 +47,9 @@ class ChatSendResult(Result, frozen=True, kw_only=True):
         Literal["accepted", "handled"],
         says("`handled`: the message was a command of the owner, which was carried out."),
     ]
+    session_key: Annotated[
+        str | None, says("The canonical key of the session that goes on with the other program's one that was named.")
+    ] = None
     cursor: Annotated[str | None, says("A cursor: the place in the transcript after its newest record.")] = None
     reason: Annotated[
         Literal["inbox"] | None,
@@ -59,15 +64,17 @@ async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:
     if command is not None:
         reply = await obey(ctx, params.session_key, command)
         return ChatSendResult(status="handled", command=f"/{command.name}", reply=reply)
-    session = await _target(ctx, params)
-    return await send(ctx, session, params)
+    named = await _target(ctx, params)
+    session = await require_target(ctx, named, check=lambda: _model_of(ctx, params))
+    sent = await send(ctx, session, params)
+    # The caller has named another program's session, and cannot know which of ours goes on with it.
+    return sent if named.folder.source is None else replace(sent, session_key=session.key)
 
 
 async def send(ctx: Context, session: Session, params: ChatSendParams) -> ChatSendResult:
-    """Accept the message for a session that was found."""
-    services = ctx.services
-    send_policy.require_allowed(services.config.session.send_policy, session.key, session.entry)
-    sent = await services.sends.send(session, message_of(ctx, session, params, METHOD.name), on_queued=ctx.release_next)
+    """Accept the message for a session that `require_target` has let through."""
+    message = message_of(ctx, session, params, METHOD.name)
+    sent = await ctx.services.sends.send(session, message, on_queued=ctx.release_next)
     return _accepted_result(ctx, sent)
 
 
@@ -87,12 +94,12 @@ async def _target(ctx: Context, params: ChatSendParams) -> Session:
     """
     services = ctx.services
     if ctx.caller.kind != "owner":
-        return services.find(ctx.caller, params.session_key, action="send")
+        return services.find_addressee(ctx.caller, params.session_key)
     key = resolve.key_of(services.store.catalog, ctx.caller, services.rules, params.session_key)
     found = services.store.catalog.by_key.get(key) if key is not None else None
     # For a session that is being deleted or reset, `get_or_create_session` waits until that is done.
     if key is None or (found is not None and found.leaving is None):
-        return services.find(ctx.caller, params.session_key, action="send")
+        return services.find_addressee(ctx.caller, params.session_key)
     send_policy.require_allowed(services.config.session.send_policy, key)
     _model_of(ctx, params)  # checked first: an invalid message must not create a session
     return await get_or_create_session(ctx, params.session_key)

@@ -15,6 +15,7 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep
+from sessiond.conversations.continuing import Continuations
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.send import MessageSender
 from sessiond.delivery.channels import Channels
@@ -80,6 +81,7 @@ class Services:
     spawner: Spawner
     attachments: AttachmentService
     sends: MessageSender
+    continuations: Continuations
     provenance: ProvenanceStamp
     announcing: AnnounceStep
     channels: Channels
@@ -288,6 +290,11 @@ class Services:
             await self.sources.complete(session)
             session = self.find(caller, text, field=field)
         return session
+
+    def find_addressee(self, caller: Caller, text: str, *, field: str = "$.sessionKey") -> Session:
+        """The session to which a caller sends a message, which may be another program's (`send_target`). NotFound."""
+        sight = self.sight_of(caller, "send")
+        return resolve.find(self.store.catalog, sight, caller, self.rules, text, field=field)
 
     def find_live(self, caller: Caller, text: str, *, field: str = "$.key") -> Session:
         """The session that a caller wants to change. NotFound also for an archived one, which cannot be changed."""

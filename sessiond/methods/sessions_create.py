@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods import chat_send
 from sessiond.methods.params import AgentIdText, Line, MessageText, Params, Result, says
+from sessiond.methods.send_target import require_target
 from sessiond.methods.services import Context
 from sessiond.model.keys import agent_of, is_foreign, is_inbox
 from sessiond.model.record import ENTRY
@@ -62,6 +63,7 @@ async def handle(ctx: Context, params: SessionsCreateParams) -> SessionsCreateRe
         session, created = await _get_or_create(ctx, params, key, spawned_by, label)
     run_id = None
     if params.message is not None:
+        session = await require_target(ctx, session)
         sent = await chat_send.send(ctx, session, chat_send.ChatSendParams(session_key=key, message=params.message))
         run_id = sent.run_id
     return SessionsCreateResult(key=key, session_id=session.session_id, created=created, run_id=run_id)

@@ -11,8 +11,8 @@ from sessiond.conversations.wait_cycle import waits_on_sender
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import InvalidParams
 from sessiond.methods.params import IdempotencyKey, MessageText, Params, Result, clamp_to, says
+from sessiond.methods.send_target import require_target
 from sessiond.methods.services import Context
-from sessiond.policy import send as send_policy
 from sessiond.ranges import SEND_WAIT_S
 from sessiond.rpc.method import Method
 from sessiond.runs.run import RunView, view
@@ -64,8 +64,7 @@ class SessionsSendResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult:
     services = ctx.services
-    target = _target(ctx, params)
-    send_policy.require_allowed(services.config.session.send_policy, target.key, target.entry)
+    target = await require_target(ctx, _target(ctx, params))
     timeout_s = params.timeout_seconds
     source = services.source(ctx.caller)
     # Checked before the message is queued, which would count as waiting for the sender itself.
@@ -102,7 +101,7 @@ def _target(ctx: Context, params: SessionsSendParams) -> Session:
     if params.session_key is not None and params.label is not None:
         raise InvalidParams("Provide either sessionKey or label (not both).", field="$.label")
     if params.session_key is not None:
-        found = services.find(ctx.caller, params.session_key, action="send")
+        found = services.find_addressee(ctx.caller, params.session_key)
         if found.archived:
             raise resolve.no_such_session(params.session_key)
         return found

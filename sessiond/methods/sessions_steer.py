@@ -15,8 +15,8 @@ from sessiond.methods.params import (
     ThinkingLevel,
     says,
 )
+from sessiond.methods.send_target import require_target
 from sessiond.methods.services import Context
-from sessiond.policy import send as send_policy
 from sessiond.rpc.method import Method
 
 
@@ -37,8 +37,7 @@ class SessionsSteerResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResult:
     services = ctx.services
-    session = services.find(ctx.caller, params.key, field="$.key", action="send")
-    send_policy.require_allowed(services.config.session.send_policy, session.key, session.entry)
+    session = await require_target(ctx, services.find_addressee(ctx.caller, params.key, field="$.key"))
     sent = ChatSendParams(
         session_key=params.key,
         message=params.message,

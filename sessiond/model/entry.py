@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sessiond.model.keys import CanonicalKey
+from sessiond.model.keys import CanonicalKey, ForeignKey
 from sessiond.model.lax import Amount, Count, Milliseconds
 from sessiond.model.source_facts import SourceFacts
 
@@ -131,6 +131,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     sandboxed: bool | None = None
     spawn: Spawn | None = None
     native_session_id: str | None = None
+    continues: ForeignKey | None = None
     inbox_cursor: str | None = None
     input_tokens: Count | None = None
     output_tokens: Count | None = None

@@ -47,6 +47,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     forked_from: Annotated[str | None, Meta(description="The canonical key of the session that it is a copy of.")] = (
         None
     )
+    continues: Annotated[
+        str | None, Meta(description="The key of another program's session that it goes on with, as a copy of it.")
+    ] = None
     display_name: Annotated[str | None, Meta(description="The name that lists show.")] = None
     subject: Annotated[str | None, Meta(description="The subject of a group.")] = None
     label: Annotated[str | None, Meta(description="Its label, by which it can be named.")] = None

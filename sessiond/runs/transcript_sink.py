@@ -12,6 +12,7 @@ from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
 from sessiond.model.message import complete_message, text_of
 from sessiond.model.record import ENTRY
+from sessiond.model.row import native_id_of
 from sessiond.policy.redact import redact_spawn_data
 from sessiond.runs.run import Run
 from sessiond.runtimes.message_check import redact_message
@@ -81,9 +82,13 @@ class TranscriptSink:
         # Attachments in a sessions_spawn call are for the child, not for subscribers.
         self._publish_live("session.tool", redact_spawn_data(fields))
 
-    def native_session(self, session_id: str) -> None:
-        # Written with the next message; without any message the id is not worth a record.
+    async def native_session(self, session_id: str) -> None:
+        # Written with the next message; without any message the id is not worth a record. That of a fork is written at
+        # once: by it the file of the fork is known as this session's, and a fork is not made twice.
         self._native_session_id = session_id
+        entry = self._run.session.entry
+        if entry.continues is not None and native_id_of(entry) != session_id.partition(" ")[0]:
+            await self._store.append(self._run.session, [Custom(ENTRY, {"nativeSessionId": session_id})])
 
     def _publish_live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
         if self._bus.has_follower(self._run.key):

@@ -32,7 +32,7 @@ from sessiond.runtimes.output import (
     TranscriptLines,
 )
 from sessiond.runtimes.presets import PRESETS
-from sessiond.runtimes.presets.preset import session_to_resume
+from sessiond.runtimes.presets.preset import session_to_fork, session_to_resume
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, raise_shortage
 from sessiond.runtimes.turn_summary import TurnSummary
 
@@ -90,8 +90,10 @@ class ExecRuntime:
         )
         if not lost or summary.messages:
             return outcome
-        outcome = await self._attempt(msgspec.structs.replace(spec, native_session_id=None), sink, TurnSummary())
-        note = "the agent did not know its earlier conversation any more and began a new one"
+        spec = msgspec.structs.replace(spec, native_session_id=None)
+        outcome = await self._attempt(spec, sink, TurnSummary())
+        begun = "a new one" if session_to_fork(spec) is None else "again with a copy of the original"
+        note = f"the agent did not know its earlier conversation any more and began {begun}"
         return msgspec.structs.replace(outcome, notes=(note, *outcome.notes))
 
     async def _attempt(self, spec: RunSpec, sink: RunSink, summary: TurnSummary) -> RunOutcome:
@@ -146,7 +148,10 @@ class ExecRuntime:
                     raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
                 box = stack.enter_context(self._bubblewrap.wrap(argv, spec, self._sandbox_config, env["PATH"]))
             argv, fds = list(box.argv), box.fds
-        return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, stdin=stdin, inherited=fds)
+        elif spec.cwd is not None and "/" in argv[0]:
+            argv[0] = str(spec.workspace / argv[0])  # a relative path is that of a program in the workspace
+        cwd = spec.cwd if spec.cwd is not None and not spec.sandboxed else spec.workspace
+        return ProgramCommand(argv=tuple(argv), env=env, cwd=cwd, stdin=stdin, inherited=fds)
 
 
 def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
@@ -225,7 +230,7 @@ async def _apply(events: Iterator[Event], sink: RunSink, summary: TurnSummary) -
             case CustomOutput():
                 await sink.custom(event.custom_type, event.data)
             case NativeSession():
-                sink.native_session(event.session_id)
+                await sink.native_session(event.session_id)
             case Ended():
                 summary.add(event)
 

@@ -173,7 +173,7 @@ def _explain(command: ProgramCommand, error: OSError | ValueError) -> str:
     program = command.argv[0] if command.argv else ""
     match error:
         case FileNotFoundError() | NotADirectoryError() if not command.cwd.is_dir():
-            return "the agent's workspace is not a folder"
+            return "the folder in which the agent works is not there, or no folder"
         case FileNotFoundError() | NotADirectoryError():
             return f"command not found: {program} (give its full path, or set PATH in the runtime's env)"
         case PermissionError():

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from sessiond.model.usage import Usage
 from sessiond.store import dirfd
 
 Message = dict[str, Any] | msgspec.Raw
@@ -27,7 +28,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     the receipt (runs.md, "Attachments"; `relDir` is relative to `workspace`), `mount_path` the `attachAs.mountPath`.
     `socket` is `agent.sock`. `deadline_ms` (milliseconds since 1970) is only for the agent's information: the
     supervisor cancels the turn. `native_session_id` is the value that an earlier run of this session passed to
-    `RunSink.native_session`. `history()` reads the earlier messages (at most 100 and one mebibyte), oldest first.
+    `RunSink.native_session`. Without one, the program begins with a copy of its conversation `fork_of`, if that is set,
+    which has used `fork_usage` so far. `cwd` is where it starts, if not in `workspace`. `history()` reads the earlier
+    messages (at most 100 and one mebibyte), oldest first.
     """
 
     run_id: str
@@ -47,6 +50,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     token_file: Path | None = None
     native_session_id: str | None = None
+    fork_of: str | None = None
+    fork_usage: Usage | None = None
+    cwd: Path | None = None
     turn: int | None = None
     max_turns: int | None = None
     sandboxed: bool = False
@@ -83,10 +89,11 @@ class RunSink(Protocol):
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         """A live tool event. Not stored."""
 
-    def native_session(self, session_id: str) -> None:
+    async def native_session(self, session_id: str) -> None:
         """Store the agent program's own id of the conversation; the next run gets it as `RunSpec.native_session_id`.
 
-        The text is opaque: a runtime may store more in it than the id. It is written with the next message.
+        The text is opaque: a runtime may store more in it than the id. It is written with the next message, and that of
+        a fork at once.
         """
 
 

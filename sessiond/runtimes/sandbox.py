@@ -126,7 +126,7 @@ class Bubblewrap:
 
 
 def _end(spec: RunSpec) -> list[str]:
-    return ["--remount-ro", "/", "--chdir", str(spec.workspace), "--"]
+    return ["--remount-ro", "/", "--chdir", str(spec.cwd or spec.workspace), "--"]
 
 
 def _system() -> list[str]:

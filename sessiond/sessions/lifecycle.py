@@ -48,6 +48,7 @@ _KEPT = {
     "spawn_depth": "spawnDepth",
     "sandboxed": "sandboxed",
     "spawn": "spawn",
+    "continues": "continues",
 }
 
 

@@ -44,7 +44,7 @@ class Recorder:
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         self.tools.append((phase, name))
 
-    def native_session(self, session_id: str) -> None:
+    async def native_session(self, session_id: str) -> None:
         self.native = session_id
 
 

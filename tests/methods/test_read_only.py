@@ -21,20 +21,23 @@ KEY = key_of(1)
 TREE = CONFIG.replace('"all"', '"tree"')
 MESSAGES = [{"role": "user", "content": "x"}]
 CHANGES: list[tuple[str, dict[str, Any]]] = [
-    ("chat.send", {"sessionKey": KEY, "message": "go on"}),
     ("chat.send", {"sessionKey": KEY, "message": "/stop"}),
     ("chat.send", {"sessionKey": KEY, "message": "/reset"}),
     ("chat.send", {"sessionKey": KEY, "message": "/send off"}),
-    ("sessions_send", {"sessionKey": KEY, "message": "go on"}),
     ("chat.inject", {"sessionKey": KEY, "messages": MESSAGES}),
     ("chat.abort", {"sessionKey": KEY}),
-    ("sessions.steer", {"key": KEY, "message": "go on"}),
     ("sessions.kill", {"key": KEY}),
     ("sessions.patch", {"key": KEY, "label": "x"}),
     ("sessions.reset", {"key": KEY}),
     ("sessions.delete", {"key": KEY}),
     ("sessions.create", {"key": KEY}),
     ("sessions.create", {"key": "agent:main:x", "parentSessionKey": KEY}),
+]
+# These continue it in a session of ours.
+SENDS: list[tuple[str, dict[str, Any]]] = [
+    ("chat.send", {"sessionKey": KEY, "message": "go on"}),
+    ("sessions_send", {"sessionKey": KEY, "message": "go on"}),
+    ("sessions.steer", {"key": KEY, "message": "go on"}),
 ]
 
 
@@ -66,7 +69,7 @@ async def test_whoever_may_not_see_it_gets_the_answer_for_a_missing_one(tmp_path
         sandboxed=True,
     )
     async with daemon(tmp_path) as (parts, _), parts.connect(admin) as sandboxed:
-        for method, params in CHANGES:
+        for method, params in (*CHANGES, *SENDS):
             error = await sandboxed.failure(method, **params)
             missing = {name: key_of(2) if value == KEY else value for name, value in params.items()}
             other = await sandboxed.failure(method, **missing)
@@ -77,7 +80,7 @@ async def test_whoever_may_not_see_it_gets_the_answer_for_a_missing_one(tmp_path
 async def test_a_caller_that_sees_all_is_told_that_it_is_read_only(tmp_path: Path) -> None:
     pi_file(home_of(tmp_path), 1, "one")
     async with daemon(tmp_path) as (parts, _), parts.connect(READER) as reader:
-        error = await reader.failure("sessions_send", sessionKey=KEY, message="x")
+        error = await reader.failure("chat.abort", sessionKey=KEY)
         assert error["data"]["code"] == "read_only"
         assert (await reader.call("sessions_history", sessionKey=KEY))["sessionKey"] == KEY
 

@@ -45,7 +45,7 @@ class Recorder:
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         self.tools.append((phase, tool_call_id, name, extra))
 
-    def native_session(self, session_id: str) -> None:
+    async def native_session(self, session_id: str) -> None:
         self.sessions.append(session_id)
 
 

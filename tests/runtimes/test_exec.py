@@ -274,7 +274,7 @@ async def test_the_error_says_why_a_command_cannot_be_started(make_spec, recorde
 
 async def test_the_error_says_that_the_workspace_is_missing(make_spec, recorder, tmp_path) -> None:
     outcome = await exec_runtime("true").run(make_spec(workspace=tmp_path / "none"), recorder)
-    assert outcome == RunOutcome(error="the agent's workspace is not a folder")
+    assert outcome == RunOutcome(error="the folder in which the agent works is not there, or no folder")
 
 
 async def test_a_program_may_leave_its_input_unread(make_spec, recorder) -> None:

@@ -14,7 +14,7 @@ from sessiond.clock import parse_iso_ms
 from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import amount, array, count, member, table, text, usage
-from sessiond.runtimes.presets.preset import Preset, native_id
+from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
 from sessiond.runtimes.runtime import RunSpec
 
 _STOP_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "toolUse"}
@@ -32,6 +32,8 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
         words.append(f"--effort={_EFFORT[spec.thinking]}")
     if resume is not None:
         words.append(f"--resume={resume}")
+    elif (original := session_to_fork(spec)) is not None:
+        words += [f"--resume={original}", "--fork-session"]
     return [*words, *extra]
 
 
@@ -194,4 +196,5 @@ PRESET = Preset(
     arguments=_arguments,
     parser=ClaudeLines,
     session_lost=re.compile(r"No conversation found with session ID"),
+    forks=True,
 )

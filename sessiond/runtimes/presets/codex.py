@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sessiond.model.usage import Usage
 from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import array, count, member, table, text, usage
-from sessiond.runtimes.presets.preset import Preset, native_id, session_to_resume
+from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork, session_to_resume
 from sessiond.runtimes.runtime import RunSpec
 
 _EFFORT = {"off": "none", "minimal": "minimal", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
@@ -28,8 +29,13 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
         words.append(f"--model={spec.model}")
     if spec.thinking in _EFFORT:
         words += ["-c", f'model_reasoning_effort="{_EFFORT[spec.thinking]}"']
-    # Both come last: the subcommand `resume` does not know every option, and `-` reads the message from stdin.
-    return [*words, *extra, *(["resume", resume] if resume is not None else []), "-"]
+    # Both come last: the subcommands do not know every option, and `-` reads the message from stdin.
+    original = session_to_fork(spec)
+    if resume is not None:
+        extra = [*extra, "resume", resume]
+    elif original is not None:
+        extra = [*extra, "fork", original]
+    return [*words, *extra, "-"]
 
 
 class CodexLines:
@@ -43,6 +49,10 @@ class CodexLines:
         self._draft = MessageDraft("openai-responses", "openai", spec.model)
         self._thread = session_to_resume(spec) or ""
         self._counted = _usage_counted(spec.native_session_id or "")
+        # What a copy has counted when it begins: the usage of its original.
+        self._inherited = dict.fromkeys(_COUNTS, 0)
+        if session_to_fork(spec) is not None and spec.fork_usage is not None:
+            self._inherited = _usage_of_original(spec.fork_usage)
         self._ended = False
         self._error: str | None = None
 
@@ -75,7 +85,7 @@ class CodexLines:
 
     def _on_thread_started(self, thread: str) -> Iterator[Event]:
         if native_id(thread) and thread != self._thread:
-            self._thread, self._counted = thread, dict.fromkeys(_COUNTS, 0)
+            self._thread, self._counted = thread, self._inherited
             yield NativeSession(thread)
 
     def _on_turn_completed(self, total: dict[str, Any]) -> Iterator[Event]:
@@ -153,6 +163,12 @@ def _usage_counted(native: str) -> dict[str, int]:
     return {name: int(number[:16]) for name, number in zip(_COUNTS, numbers, strict=True)}
 
 
+def _usage_of_original(used: Usage) -> dict[str, int]:
+    """The counts of Codex for a usage, whose input is without what was cached."""
+    cached, written = int(used.cache_read), int(used.cache_write)
+    return dict(zip(_COUNTS, (int(used.input) + cached + written, cached, written, int(used.output)), strict=True))
+
+
 def _mcp_content(item: dict[str, Any]) -> list[dict[str, Any]]:
     blocks = [block for block in array(item, "result", "content") if text(block, "type")]
     return blocks or texts(text(item, "error", "message"))
@@ -164,4 +180,5 @@ PRESET = Preset(
     arguments=_arguments,
     parser=CodexLines,
     session_lost=re.compile(r"no rollout found for thread id"),
+    forks=True,
 )

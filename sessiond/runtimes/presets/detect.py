@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -47,6 +47,13 @@ def not_configured(found: Iterable[DetectedProgram], config: Config) -> list[Det
     ids = {agent.id for agent in config.agents.list}
     presets = {getattr(agent.runtime, "preset", None) for agent in config.agents.list}
     return [program for program in found if program.preset not in ids and program.preset not in presets]
+
+
+def agent_lines(preset: str, taken: Collection[str]) -> str:
+    """The configuration lines of a new agent with this preset; `taken` are the ids of the other agents."""
+    ids = (preset, *(f"{preset}-{number}" for number in range(2, len(taken) + 3)))
+    agent_id = next(one for one in ids if one not in taken)
+    return f'[[agents.list]]\nid = "{agent_id}"\nruntime = {{ type = "exec", preset = "{preset}" }}\n'
 
 
 def _version(program: str, path: str) -> str | None:

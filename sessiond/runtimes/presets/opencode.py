@@ -13,7 +13,7 @@ from typing import Any
 from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import amount, count, table, text, usage
-from sessiond.runtimes.presets.preset import Preset, native_id
+from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
 from sessiond.runtimes.runtime import RunSpec
 
 _STOP_REASONS = {"stop": "stop", "length": "length", "tool-calls": "toolUse", "error": "error"}
@@ -27,6 +27,8 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
         words.append(f"--variant={spec.thinking}")
     if resume is not None:
         words.append(f"--session={resume}")
+    elif (original := session_to_fork(spec)) is not None:
+        words += [f"--session={original}", "--fork"]
     return [*words, *extra]
 
 
@@ -105,4 +107,5 @@ PRESET = Preset(
     arguments=_arguments,
     parser=OpencodeLines,
     session_lost=re.compile(r"Session not found"),
+    forks=True,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession, Tool, to_message
 from sessiond.runtimes.presets.fields import member, table, text
-from sessiond.runtimes.presets.preset import Preset, native_id
+from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
 from sessiond.runtimes.runtime import RunSpec, ToolPhase
 
 _THINKING = ("off", "minimal", "low", "medium", "high", "xhigh")
@@ -29,6 +29,8 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
         words += ["--thinking", spec.thinking]
     if resume is not None:
         words += ["--session", resume]
+    elif (original := session_to_fork(spec)) is not None:
+        words += ["--fork", original]
     return [*words, *extra]
 
 
@@ -89,4 +91,5 @@ PRESET = Preset(
     arguments=_arguments,
     parser=PiLines,
     session_lost=re.compile(r"No session found matching"),
+    forks=True,
 )

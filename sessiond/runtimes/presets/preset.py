@@ -19,7 +19,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
     `arguments(spec, resume, extra)` are the arguments: `resume` is the program's own id of the conversation to resume,
     if any, `extra` the arguments in the configuration. `session_lost` matches the error of a program that no longer
-    knows the conversation.
+    knows the conversation. A preset that `forks` can begin with a copy of a conversation (`session_to_fork`).
     """
 
     name: str
@@ -27,6 +27,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Callable[[RunSpec, str | None, Sequence[str]], list[str]]
     parser: Callable[[RunSpec], LineParser]
     session_lost: re.Pattern[str]
+    forks: bool = False
 
     def command(self, spec: RunSpec, configured: Sequence[str]) -> list[str]:
         """The whole command line.
@@ -42,6 +43,11 @@ def session_to_resume(spec: RunSpec) -> str | None:
     """The program's own id of the conversation to resume; None for a new one. Data of the parser may follow a space."""
     known = (spec.native_session_id or "").partition(" ")[0]
     return known if native_id(known) else None
+
+
+def session_to_fork(spec: RunSpec) -> str | None:
+    """The program's own id of the conversation with whose copy this one begins; None where it has begun already."""
+    return spec.fork_of if session_to_resume(spec) is None and native_id(spec.fork_of) else None
 
 
 def native_id(value: object) -> bool:
