@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import trio
@@ -114,6 +115,10 @@ class OpenRoot:
         if "/" in place:
             return [place]
         changed = self.files.find_changed()
+        for one in changed:
+            # Put together here, off the event loop, which then appends no more than a few rows.
+            with contextlib.suppress(OSError):
+                self.files.status(one)
         self.odd.pop(self.files.name, None)
         return changed
 

@@ -84,7 +84,7 @@ class SessionFiles:
             root.covered[place] = entry.session_id
             return None
         rival = self._catalog.by_key.get(entry.session_key)
-        if rival is not None and not self._gives_way(root, rival, file):
+        if rival is not None and not self._gives_way(root, rival, file, entry):
             root.shadowed[place] = entry.session_key
             return None
         session = Session(entry.session_key, entry, root.folder, place=place)
@@ -97,14 +97,19 @@ class SessionFiles:
         self._note_change()
         return session
 
-    def _gives_way(self, root: OpenRoot, rival: Session, file: ListedFile) -> bool:
-        """Whether another file of the same session is older, or gone; then its session is removed."""
+    def _gives_way(self, root: OpenRoot, rival: Session, file: ListedFile, entry: Entry) -> bool:
+        """Whether another file of the same session is older, has no messages, or is gone; then its session is removed.
+
+        Gemini CLI makes a file without messages each time that it goes on with a session in its older file.
+        """
         try:
             look = rival.folder.status_of(rival.place)
         except OSError:
             look = None
-        if look is not None and look.st_mtime_ns >= file.mtime_ns:
-            return False
+        if look is not None:
+            of_rival = _has_messages(root, rival.entry), look.st_mtime_ns
+            if of_rival >= (_has_messages(root, entry, file), file.mtime_ns):
+                return False
         self.remove(root, rival, "a newer file has this session")
         if look is not None:
             root.shadowed[rival.place] = rival.key
@@ -247,6 +252,16 @@ class SessionFiles:
     def _note_failure(self, root: OpenRoot, place: str, error: OSError) -> None:
         if not self._retries().retry_if_passing((root.name, place), error):
             root.note_odd(place, reason_of(error))
+
+
+def _has_messages(root: OpenRoot, entry: Entry, file: ListedFile | None = None) -> bool:
+    """Whether a session has messages, or may have some. The entry of a short `file` may have read nothing yet."""
+    if file is not None and not entry.file.folded_to and file.size <= 2 * reading.END_BYTES:
+        try:
+            entry = root.reader.read_ends(file, entry)
+        except OSError:
+            return False
+    return entry.message_count > 0 or not entry.file.folded_to
 
 
 def _may_continue(root: OpenRoot, file: ListedFile, known: Entry) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -322,3 +324,39 @@ async def test_descriptors_and_watches_stay_the_same_however_often_folders_come_
         now = len(os.listdir("/proc/self/fd")), len(followed.sources._watches)
         before = before or now
         assert now == before
+
+
+def gemini_file(home: Path, name: str, *lines: dict[str, Any]) -> Path:
+    """Append to a session of Gemini CLI, and return its file."""
+    path = home / ".gemini" / "tmp" / "work" / "chats" / f"session-{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append(path, b"".join(json.dumps(one).encode() + b"\n" for one in lines))
+    return path
+
+
+async def test_an_empty_file_of_a_session_does_not_take_the_place_of_the_one_with_its_messages(
+    tmp_path: Path, home: Path
+) -> None:
+    native_id = UUID.format(7)
+    head = {"sessionId": native_id, "projectHash": "h", "startTime": "2026-01-02T03:04:05.000Z"}
+    context = {"$set": {"messages": [{"id": "c", "type": "user", "content": "<session_context>"}]}}
+    told = {"id": "u", "type": "user", "content": "hello"}
+    first = gemini_file(home, "2026-01-02T03-04-0e821bfa", head, context, told)
+    os.utime(first, (1, 1))
+    key = f"gemini:{native_id}"
+    async with followed_sources(tmp_path, home) as followed:
+        await followed.wait_whole()
+        _, reader = followed.parts.follow(key)
+        gemini_file(home, "2026-01-02T03-05-0e821bfa", head, context)
+        gemini_file(home, "2026-01-02T03-04-0e821bfa", {"$set": {"sessionId": native_id}}, {**told, "id": "v"})
+        await reader.wait_until(lambda: len(reader.events) >= 1)
+        session = followed.parts.session(key)
+        assert (session.place, session.entry.message_count) == (
+            "tmp/work/chats/session-2026-01-02T03-04-0e821bfa.jsonl",
+            2,
+        )
+        assert not [event for event in reader.events if isinstance(event, ChangedEvent) and event.phase == "delete"]
+    os.utime(first, (1, 1))
+    async with followed_sources(tmp_path / "again", home) as followed:
+        await followed.wait_whole()
+        assert followed.parts.session(key).entry.message_count == 2
