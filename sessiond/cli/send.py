@@ -33,13 +33,17 @@ def run(args: Args) -> int | None:
         is_session = bool(client.caller.get("sessionKey"))
         with stream_of(args, key) as stream:
             accepted = _send(client, key, text, attachments, args, is_session=is_session)
-            return _await_reply(client, key, accepted, args, stream)
+            # chat.send names the session only where it is not the one that was named, but goes on with it.
+            continued = accepted.get("sessionKey") if "cursor" in accepted else None
+            return _await_reply(client, continued or key, accepted, args, stream, elsewhere=continued is not None)
 
 
 def _await_reply(
-    client: Client, key: str, accepted: dict[str, Any], args: Args, stream: ReplyStream | None
+    client: Client, key: str, accepted: dict[str, Any], args: Args, stream: ReplyStream | None, *, elsewhere: bool
 ) -> int | None:
-    """Wait for the reply to an accepted message, if there will be one, and print it; the exit code."""
+    """Wait for the reply to an accepted message, if there will be one, and print it; the exit code. `elsewhere`: the
+    run is in another session than the one that is followed.
+    """
     if accepted.get("status") == "handled":  # a command such as /reset or /stop was carried out; there is no run
         _print(accepted, escape(str(accepted.get("reply", "")), lines=True), args)
         return None
@@ -55,7 +59,7 @@ def _await_reply(
     answer = accepted
     if accepted.get("reason") != "ancestor_busy":
         if stream is not None:
-            stream.begin(accepted["runId"])
+            stream.begin(accepted["runId"], elsewhere=elsewhere)
         answer = wait(client, accepted["runId"], args.timeout, f"waiting for {key}", stream)
     if answer.get("reason") == "ancestor_busy":
         _print(accepted, accepted["runId"], args)
@@ -154,6 +158,7 @@ COMMAND = Command(
         'sessiond send main "what is new?"',
         "git diff | sessiond send agent:reviewer:main -",
         'sessiond send main --attach report.pdf "what does it say?"',
+        'sessiond send claude:1a2b3c4d "go on"',
         'sessiond send --label research --timeout 60 "and now?"',
     ),
 )

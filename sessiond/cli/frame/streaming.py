@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from sessiond import __version__
 from sessiond.cli.terminal.live import StreamedReply
@@ -13,7 +13,7 @@ from sessiond.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sessiond.cli.frame.command import Args
 
@@ -22,16 +22,16 @@ SUBSCRIBE_S = 5.0
 
 
 class ReplyStream(StreamedReply):
-    """Follows a session for the reply of the run that `begin` names. Ends with its client."""
+    """Follows a session for the reply of the run that `begin` names. Ends with its clients, which `connect` makes."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, connect: Callable[[], Client]) -> None:
         super().__init__()
-        self._client = client
+        self._connect = connect
         self._follows = False
 
     def follow(self, key: str) -> None:
         """Follow from now on. If the session does not exist yet, nothing is shown."""
-        stands = threading.Event()
+        stands, client = threading.Event(), self._connect()
 
         def confirm() -> None:
             self._follows = True
@@ -40,16 +40,17 @@ class ReplyStream(StreamedReply):
         def read() -> None:
             # Without the stream the reply is printed at the end; errors are told by the command itself.
             with suppress(ClientError, OSError):
-                for event in self._client.subscribe(key, on_connect=confirm):
+                for event in client.subscribe(key, on_connect=confirm):
                     self.take(event)
             stands.set()
 
         threading.Thread(target=read, daemon=True).start()
         stands.wait(SUBSCRIBE_S)
 
-    def begin(self, run_id: str) -> None:
+    def begin(self, run_id: str, *, elsewhere: bool = False) -> None:
+        """Show the reply of this run, which may be in another session than the one that was followed so far."""
         super().begin(run_id)
-        if not self._follows:  # the message created the session, whose id is in the run id
+        if elsewhere or not self._follows:  # the message created the session, whose id is in the run id
             self.follow(run_id.rpartition(".")[0])
 
 
@@ -59,7 +60,9 @@ def stream_of(args: Args, key: str) -> Iterator[ReplyStream | None]:
     if args.json or args.no_wait or not sys.stdout.isatty():
         yield None
         return
-    with Client(args.socket, name="sessiond-cli", version=__version__) as client:
-        stream = ReplyStream(client)
+    with ExitStack() as clients:
+        stream = ReplyStream(
+            lambda: clients.enter_context(Client(args.socket, name="sessiond-cli", version=__version__))
+        )
         stream.follow(key)
         yield stream
