@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.auth.cose import CoseError, Sign1, decode, encode, parse, sig_structure, sign, verify
 
@@ -217,7 +218,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("data", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+@check_each(("data", "sentence"), REFUSED.values(), ids=REFUSED.keys())
 def test_every_other_encoding_of_a_message_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(CoseError, match=sentence):
         verify(data, PUBLIC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.rows import check_each
 
 from sessiond.auth.keyring import SigningKey
 from sessiond.errors import ConfigError
@@ -16,7 +17,7 @@ def test_the_file_is_the_seed_of_rfc_8032() -> None:
     assert SEED.hex() not in repr(key)
 
 
-@pytest.mark.parametrize("data", [b"", SEED[:-1], SEED + b"\n", SEED.hex().encode()])
+@check_each("data", [b"", SEED[:-1], SEED + b"\n", SEED.hex().encode()])
 def test_a_file_without_a_valid_key_is_refused(data: bytes) -> None:
     with pytest.raises(ConfigError, match=f"is {len(data)} bytes long, not 32"):
         SigningKey(data)

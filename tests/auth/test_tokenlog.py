@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.auth.tokenlog import Issue, Revocation, TokenLog, TokenRow, encode
 from sessiond.auth.tokens import MAX_SKEW_MS, MAX_TTL_SECONDS, Claims
@@ -104,7 +105,7 @@ def test_a_token_unknown_to_the_log_can_be_revoked() -> None:
     assert log.is_revoked(C) and not log.has(C) and log.rows() == []
 
 
-@pytest.mark.parametrize("token_id", ["", "a" * 31, "a" * 33, "A" * 32, "g" * 32, "a" * 32 + "\n", "../" * 10])
+@check_each("token_id", ["", "a" * 31, "a" * 33, "A" * 32, "g" * 32, "a" * 32 + "\n", "../" * 10])
 def test_a_malformed_id_cannot_be_revoked(token_id: str) -> None:
     with pytest.raises(InvalidParams, match="32 hex digits"):
         TokenLog().revoke(token_id, 1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.auth import cose
 from sessiond.auth.keyring import SigningKey
@@ -125,7 +126,7 @@ def test_every_token_has_its_own_id() -> None:
     assert len({mint_token()[1].id for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("changes", "sentence"),
     [
         ({"scopes": ("read", "root")}, r"\$\.scopes: 'root' is no scope"),
@@ -139,7 +140,7 @@ def test_a_token_that_cannot_be_minted_is_refused_with_the_reason(changes: dict[
         mint_token(**changes)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("ttl", "seconds"),
     [(0, 1), (-5, 1), (0.5, 1), (1, 1), (1.9, 1), (315_360_000, 315_360_000), (float("inf"), 315_360_000)],
 )
@@ -177,7 +178,7 @@ def test_a_token_with_the_unchanged_claims_is_valid() -> None:
     assert verify(sign_claims(GOOD_CWT), KEY.public, NOW, never).scopes == {"read"}
 
 
-@pytest.mark.parametrize(
+@check_each(
     "change",
     [
         {1: "other"},
@@ -211,7 +212,7 @@ def test_signed_claims_in_an_unexpected_form_are_refused(change: dict[Any, Any])
     assert refusal(sign_claims(cwt)) == NOT_OURS
 
 
-@pytest.mark.parametrize("cwt", [[], "x", 5, None, {}], ids=str)
+@check_each("cwt", [[], "x", 5, None, {}], ids=str)
 def test_a_signed_payload_that_is_not_claims_is_refused(cwt: Any) -> None:
     assert refusal(sign_claims(cwt)) == NOT_OURS
 
@@ -253,7 +254,7 @@ def forgeries() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("text", forgeries().values(), ids=forgeries().keys())
+@check_each("text", forgeries().values(), ids=forgeries().keys())
 def test_every_forgery_is_refused_with_the_same_sentence(text: str) -> None:
     assert refusal(text) == NOT_OURS
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import check_each
 from support.sampling import amount
 
 from sessiond.config.settings import (
@@ -325,7 +326,7 @@ def test_the_built_in_echo_agent_inherits_the_defaults_too() -> None:
     assert config.agents.defaults.sandbox == SandboxConfig(mode="all")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "sentence"),
     [
         (
@@ -468,7 +469,7 @@ def test_a_bad_file_is_refused_with_line_key_and_the_expected_value(text: str, s
     assert refusal(text).startswith(sentence)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("key", "lowest", "highest"),
     [
         ("session.agentToAgent.maxPingPongTurns", 0, 5),
@@ -502,7 +503,7 @@ def test_numbers_are_accepted_up_to_their_limits_and_refused_beyond(key: str, lo
         )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "address"),
     [
         ("127.0.0.1:7433", ("127.0.0.1", 7433)),
@@ -515,7 +516,7 @@ def test_http_listens_on_loopback_addresses(text: str, address: tuple[str, int])
     assert parse(f'http.listen = "{text}"').http.address() == address
 
 
-@pytest.mark.parametrize(
+@check_each(
     "text",
     [
         "0.0.0.0:80", "[::]:80", "192.168.1.1:80", "example.org:80", "127.0.0.1", ":80", "127.0.0.1:", "::1:80",
@@ -683,7 +684,7 @@ def test_a_valid_file_with_one_value_replaced_is_accepted_or_refused(line: int, 
     _check_parses_or_is_refused("\n".join(lines))
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("runtime", "hears"),
     [
         ({"type": "echo"}, False),

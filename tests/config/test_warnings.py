@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.in_process import in_process_daemon
+from support.rows import check_each
 
 from sessiond.config.settings import parse
 from sessiond.config.warnings import warnings
@@ -18,7 +18,7 @@ def agent(agent_id: str, mode: str, workspace: Path | None = None, command: str 
     return text + (f'workspace = "{workspace}"\n' if workspace else "")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("modes", "places", "told"),
     [
         (["all"], [""], []),

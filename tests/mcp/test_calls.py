@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.rows import check_each
 
 from sessiond.client import Cancellation, ConnectionLost, RpcError
 from sessiond.client.retry import Attempts
@@ -66,7 +67,7 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("tool", tools.NAMES)
+@check_each("tool", tools.NAMES)
 def test_repeating_any_tool_call_after_a_lost_connection_is_safe(tool: str) -> None:
     call = build_call(tool, ARGUMENTS.get(tool, {}))
     attempts = Attempts(call.method, call.params_of, deadline=60)
@@ -128,7 +129,7 @@ def request(call: ToolCall, left_s: float) -> dict[str, Any]:
     return call.params_of(left_s)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("tool", "arguments", "wait_s"),
     [
         ("sessions_wait", {"runId": "r"}, 30),
@@ -146,7 +147,7 @@ def test_the_wait_of_a_call_is_read_from_its_arguments(tool: str, arguments: dic
     assert build_call(tool, arguments).wait_s == wait_s
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("tool", "name", "wrong"),
     [
         ("sessions_send", "timeoutSeconds", "soon"),

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 from sessiond.client import DaemonNotRunning
 from sessiond.mcp.daemon_connection import RENEW_BEFORE_S, TTL_S, DaemonConnection, slug
 from sessiond.model.keys import KeyRules, canonical_key, is_inbox
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("name", "key"),
     [
         ("claude-code", "claude-code"),

@@ -6,9 +6,9 @@ import io
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.mcp import messages, server, tools
 from sessiond.mcp.messages import MalformedMessage, ToolClientNotice, ToolClientRequest
@@ -91,7 +91,7 @@ def test_progress_and_errors_match_the_schema() -> None:
     check_schema("JSONRPCErrorResponse", json.loads(messages.error(None, -32700, "no")))
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("asked", "offered"),
     [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("2030-01-01", "2025-11-25"), (None, "2025-11-25")],
 )

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import msgspec
-import pytest
+from support.rows import check_each
 
 from sessiond.mcp import tools
 from sessiond.mcp.calls import build_call
@@ -21,7 +21,7 @@ OWN = {"sessions_wait": {"timeoutSeconds"}}
 KINDS = {"string": str, "integer": float, "number": float, "boolean": bool}
 
 
-@pytest.mark.parametrize("tool", tools.LISTED, ids=tools.NAMES)
+@check_each("tool", tools.LISTED, ids=tools.NAMES)
 def test_the_parameters_of_a_tool_are_those_of_its_method(tool: dict[str, Any]) -> None:
     name = tool["name"]
     method = next(method for method in METHODS if method.name == METHOD_OF.get(name, name))
@@ -39,7 +39,7 @@ def test_the_parameters_of_a_tool_are_those_of_its_method(tool: dict[str, Any]) 
             msgspec.convert(value, wire_types[wire_name])
 
 
-@pytest.mark.parametrize("tool", tools.LISTED, ids=tools.NAMES)
+@check_each("tool", tools.LISTED, ids=tools.NAMES)
 def test_the_range_and_the_default_of_a_number_are_those_of_the_method(tool: dict[str, Any]) -> None:
     name = tool["name"]
     methods = {method["name"]: method for method in openrpc_document(METHODS, title="", version="")["methods"]}

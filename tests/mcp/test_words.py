@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.mcp.calls import build_read_call
 from sessiond.mcp.words import MESSAGE_CHARS, TEXT_CHARS, words
@@ -21,7 +21,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("tool", "result", "said"),
     [
         ("sessions_send", {"status": "ok", "reply": "forty-two", "sessionKey": "k"}, "forty-two"),

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from support.rows import check_each
 
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.foreign_fold import begin_foreign
@@ -53,7 +54,7 @@ def test_a_typed_message_is_shown_with_its_facts():
     assert record.facts == LineFacts(native_id="s", cwd="/w")
 
 
-@pytest.mark.parametrize(
+@check_each(
     "content",
     [
         "<command-name>/compact</command-name>\n<command-args></command-args>",
@@ -82,7 +83,7 @@ def test_what_the_program_says_in_the_users_name_is_no_message(content: Any):
     assert (record.message, record.is_typed, record.facts) == (None, False, None)
 
 
-@pytest.mark.parametrize(
+@check_each(
     "content",
     [
         "<system-reminder>x</system-reminder> and what do you think of it?",
@@ -102,7 +103,7 @@ def test_of_several_blocks_only_the_programs_own_are_left_out():
     assert not user([image]).is_typed
 
 
-@pytest.mark.parametrize(
+@check_each(
     "mark",
     [
         {"isMeta": True},
@@ -137,7 +138,7 @@ def test_messages_of_other_agents_are_shown_but_nobody_typed_them():
         assert user("done", origin=origin).is_typed
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("attachment", "said"),
     [
         ({"type": "queued_command", "prompt": "and this", "commandMode": "prompt"}, "and this"),
@@ -156,7 +157,7 @@ def test_what_is_typed_while_the_agent_works_stands_in_an_attachment(attachment:
     assert record.is_typed == (said is not None)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("content", "ours", "is_error"),
     [
         ("done", [{"type": "text", "text": "done"}], False),
@@ -199,7 +200,7 @@ def test_the_answer_has_text_thinking_and_calls_with_their_arguments_as_written(
     assert (record.message_id, body(record)["stopReason"]) == ("m", "toolUse")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("fields", "reason"),
     [
         ({}, "stop"),
@@ -240,7 +241,7 @@ def test_usage_is_that_of_the_request_and_counts_once_a_message():
     assert (entry.input_tokens, entry.output_tokens, entry.cache_read, entry.cache_write) == (5, 2, 40, 8)
 
 
-@pytest.mark.parametrize("usage", [None, 7, {}, {"input_tokens": -1, "output_tokens": "x"}, {"input_tokens": 1e300}])
+@check_each("usage", [None, 7, {}, {"input_tokens": -1, "output_tokens": "x"}, {"input_tokens": 1e300}])
 def test_usage_that_is_none_is_ignored(usage: Any):
     record = assistant(TEXT, usage=usage)
     assert record.facts is not None and record.facts.usage is None
@@ -264,7 +265,7 @@ def test_lines_that_a_fork_copied_say_where_they_come_from():
     assert (user("x", forkedFrom="s1").facts or branched).forked_from is None
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("kind", "fields", "facts"),
     [
         ("custom-title", {"customTitle": "birds"}, LineFacts(title="birds", title_rank=GIVEN)),
@@ -295,7 +296,7 @@ def test_a_compaction_is_a_marker_and_other_notes_of_the_system_are_nothing():
         assert (record.marker, record.message, record.facts) == (None, None, None)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("bad", "reason"),
     [
         (b"", "not an object"),

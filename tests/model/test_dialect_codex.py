@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from support.rows import check_each
 
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.foreign_fold import begin_foreign
@@ -54,7 +55,7 @@ def test_a_typed_message_is_shown():
     assert (record.is_typed, record.message_id, record.facts) == (True, None, None)
 
 
-@pytest.mark.parametrize(
+@check_each(
     "text",
     [
         "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>",
@@ -73,7 +74,7 @@ def test_what_the_program_adds_in_the_users_name_is_no_message(text: str):
     assert blocks(said("user", text, "words")) == [TEXT]
 
 
-@pytest.mark.parametrize("role", ["developer", "system", "tool", ""])
+@check_each("role", ["developer", "system", "tool", ""])
 def test_other_roles_are_no_messages(role: str):
     assert said(role, "words").message is None
 
@@ -103,7 +104,7 @@ def test_pictures_are_blocks_and_the_words_around_them_are_left_out():
     assert blocks(record) == [{"type": "image", "data": "aGk=", "mimeType": "image/png"}, TEXT]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("fields", "thinking"),
     [
         ({"summary": [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]}, "a\n\nb"),
@@ -119,7 +120,7 @@ def test_thinking_is_the_summary_of_it(fields: dict[str, Any], thinking: str | N
     assert blocks(item("reasoning", **fields)) == expected
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("kind", "fields", "call"),
     [
         ("function_call", {"name": "exec", "call_id": "c", "arguments": '{"cmd": "ls"}'}, ("c", "exec", {"cmd": "ls"})),
@@ -163,7 +164,7 @@ def test_arguments_are_passed_on_as_they_were_written_on_one_line():
     assert blocks(item("function_call", name="x", call_id="c", arguments=deep))[0]["arguments"] == {"input": deep}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("output", "content", "is_error"),
     [
         ("printed", ["printed"], False),
@@ -243,7 +244,7 @@ def test_the_first_line_says_what_the_session_is():
     )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("source", "parent"),
     [
         ({"subagent": {"thread_spawn": {"parent_thread_id": "p", "depth": 1}}}, "p"),
@@ -292,7 +293,7 @@ def recorded(response: str) -> bytes:
 NONE_USED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 6155}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("lines", "responses"),
     [
         ([recorded("r1"), recorded("r2")], 2),
@@ -319,7 +320,7 @@ def test_usage_without_what_came_from_the_cache():
     assert (facts.usage, facts.usage_id, facts.usage_may_repeat) == (Usage(60, 7, 40, 0, 107), "r1", False)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "facts"),
     [
         ({"id": "s", "timestamp": STAMP, "instructions": None}, LineFacts(native_id="s")),
@@ -353,7 +354,7 @@ def test_lines_of_the_first_versions_are_the_items_themselves():
     assert body(record) == {"role": "user", "content": [{"type": "text", "text": "\ufffd words"}]}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("bad", "reason"),
     [
         (b"", "not an object"),

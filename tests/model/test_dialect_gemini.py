@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from support.rows import check_each
 from support.source_files import describe_message, fold_lines, golden_lines
 
 from sessiond.model.dialects import DIALECTS
@@ -58,7 +59,7 @@ def messages_of(record: Record) -> list[str]:
     return [describe_message(one.message) for one in messages_in(record)]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("name", "shown"),
     [
         ("tool", TOOL_TURN),
@@ -149,7 +150,7 @@ def test_several_results_in_one_line_are_several_messages_and_no_one_typed_them(
     assert not any(one.is_typed for one in messages_in(record))
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("fields", "shown", "is_typed"),
     [
         ({"content": "typed"}, ["user: typed"], True),
@@ -168,7 +169,7 @@ def test_what_a_person_typed(fields, shown, is_typed):
     assert (messages_of(record), record.is_typed) == (shown, is_typed)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("tokens", "counted"),
     [
         ({"input": 100, "output": 7, "cached": 40, "thoughts": 3, "tool": 2, "total": 112}, (60, 12, 40, 112)),

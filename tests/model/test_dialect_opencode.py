@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.opencode_database import event_line, lines_of_session, make_database, session_titled
+from support.rows import check_each
 from support.source_files import describe_message, fold_lines
 
 from sessiond.model.dialects import DIALECTS
@@ -59,7 +60,7 @@ def shown_in(path: Path, lines: list[bytes]) -> list[str]:
     return [describe_message(record.message if record is not None else None) for record in found]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("title", "shown"),
     [
         (
@@ -151,7 +152,7 @@ def test_what_is_removed_goes_with_all_behind_it_and_what_was_never_shown_change
     assert shown_in(tmp_path / "lines", [*lines, gone, gone]) == ["user: a"]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("role", "fields", "shown", "is_typed"),
     [
         ("user", {"type": "text", "text": "hello"}, "user: hello", True),

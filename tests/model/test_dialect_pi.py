@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
+from support.rows import check_each
 from support.source_files import describe_message, fold_lines, golden_lines
 
 from sessiond.model.dialects import DIALECTS
@@ -74,7 +74,7 @@ def test_copied_answers_have_the_usage_ids_of_the_original():
     assert len(usage_ids("pi/session.jsonl") & usage_ids("pi/fork.jsonl")) == 2
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("fields", "shown", "marker"),
     [
         ({"type": "custom_message", "customType": "note", "content": "text", "display": True}, False, None),
@@ -114,7 +114,7 @@ def test_a_file_of_version_1_has_no_ids():
     assert (entry.message_count, entry.cwd, entry.source and entry.source.title) == (1, "/w", "hello")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("path", "native_id"),
     [
         ("/h/sessions/--w--/2026-11-22T15-30-59-413Z_01a203e1-ccd4.jsonl", "01a203e1-ccd4"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
@@ -198,7 +199,7 @@ def test_every_shortcut_agrees_with_parsing_each_line(name: str, data: st.DataOb
             assert dialect.text_in(line) == "\n".join(texts)
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@check_each("name", DIALECTS)
 def test_every_line_with_usage_contains_the_dialects_usage_sign(name: str) -> None:
     dialect = DIALECTS[name]
     with_usage = 0

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.rows import check_each
 
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun, Spawn
@@ -128,7 +129,7 @@ def test_a_missing_token_total_is_the_sum_of_its_parts():
     assert entry.total_tokens == 18
 
 
-@pytest.mark.parametrize(
+@check_each(
     "bad",
     [
         None,
@@ -146,13 +147,13 @@ def test_malformed_usage_counts_nothing(bad):
     assert fold_lines(message(T, "assistant", usage=bad)) == replace(EMPTY, updated_at=T, message_count=1)
 
 
-@pytest.mark.parametrize("cost", [None, "1", True, -1, 1e300, {"total": "1"}, {"total": None}, [1]])
+@check_each("cost", [None, "1", True, -1, 1e300, {"total": "1"}, {"total": None}, [1]])
 def test_a_malformed_cost_is_not_added(cost):
     entry = fold_lines(message(T, "assistant", usage=usage(cost=cost)))
     assert (entry.estimated_cost_usd, entry.total_tokens) == (None, 20)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("line", "entry"),
     [
         ({"type": "thinking_level_change", "thinkingLevel": "low"}, {"thinking_level": "low"}),
@@ -185,7 +186,7 @@ def test_a_patch_merges_into_objects():
     assert entry.delivery_context == {"channel": "telegram", "accountId": "x", "more": {"b": 2}}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("target", "change", "result"),
     [
         ({"a": "b"}, {"a": "c"}, {"a": "c"}),
@@ -214,7 +215,7 @@ def test_a_patch_value_of_a_wrong_type_is_ignored_and_the_others_are_applied():
     assert fold_lines(patch(label=7, contextTokens="many", model="m"), entry=start) == replace(start, model="m")
 
 
-@pytest.mark.parametrize("value", [2**53 + 2, -(2**60), 10**40])
+@check_each("value", [2**53 + 2, -(2**60), 10**40])
 def test_a_patch_number_beyond_2_to_the_53_is_ignored(value):
     assert fold_lines(patch(contextTokens=value, estimatedCostUsd=float(value))) == EMPTY
 
@@ -234,7 +235,7 @@ def test_a_patch_cannot_change_fields_derived_from_the_file():
     assert fold_lines(patch(**forged)) == EMPTY
 
 
-@pytest.mark.parametrize("data", [None, [], "x", 5, {}])
+@check_each("data", [None, [], "x", 5, {}])
 def test_a_patch_that_is_not_an_object_is_ignored(data):
     assert fold_lines({"type": "custom", "customType": records.ENTRY, "data": data}) == EMPTY
 
@@ -267,7 +268,7 @@ def test_the_new_name_of_a_field_wins_over_the_old_one(data):
     assert fold_lines(patch(**data)).channel == "a"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("word", "status"),
     [
         ("done", "ok"),
@@ -320,7 +321,7 @@ def test_a_second_run_is_listed_behind_the_running_one():
     assert (entry.status, [live.run_id for live in entry.runs]) == ("running", ["a", "b"])
 
 
-@pytest.mark.parametrize(
+@check_each(
     "body",
     [run("r", "ok", T), run("r", "running", T), run("r", "accepted", True), run("r", "accepted", -1), run("r", "x", T)],
 )
@@ -368,9 +369,7 @@ def test_a_conversation_is_open_until_its_closing_record():
     assert fold_lines(conversation_record("a", "closed"), entry=opened) == replace(opened, talks=opened.talks[1:])
 
 
-@pytest.mark.parametrize(
-    ("talk_id", "status"), [("x", "closed"), (5, "open"), (None, "open"), ("x", "other"), ("x", 1)]
-)
+@check_each(("talk_id", "status"), [("x", "closed"), (5, "open"), (None, "open"), ("x", "other"), ("x", 1)])
 def test_a_conversation_record_that_changes_nothing_is_ignored(talk_id, status):
     assert fold_lines(conversation_record(talk_id, status)) == EMPTY
 
@@ -504,8 +503,8 @@ def test_any_sequence_of_records_folds_into_an_entry_that_an_index_can_hold(bodi
     assert msgspec.json.decode(msgspec.json.encode(entry), type=Entry) == entry
 
 
-@pytest.mark.parametrize("status", [[], {}, None, 5, True])
-@pytest.mark.parametrize("wanted", ["sessiond/run", "sessiond/talk"])
+@check_each("status", [[], {}, None, 5, True])
+@check_each("wanted", ["sessiond/run", "sessiond/talk"])
 def test_a_status_that_is_not_a_string_is_ignored(status, wanted):
     accepted = fold_lines(run("r", "accepted", T))
     body = {"type": "custom", "customType": wanted, "data": {"runId": "r", "talkId": "r", "at": T, "status": status}}
@@ -615,7 +614,7 @@ def test_the_index_holds_a_spawn_exactly_as_its_records_gave_it():
     assert msgspec.json.decode(msgspec.json.encode(entry), type=type(entry)) == entry
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("message", "title"),
     [
         ({"role": "user", "content": "\n  Mend \t the roof \nand more"}, "Mend the roof"),

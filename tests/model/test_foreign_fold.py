@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import MAX_PARTS, MAX_SPAN_BYTES, begin_foreign, clean_title, fold_foreign
@@ -46,7 +47,7 @@ def test_an_entry_begins_with_what_the_finder_knows():
     assert entry.source is not None and (entry.source.title, entry.source.title_rank) == ("look", CHOSEN)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("records", "count"),
     [
         ([message("assistant", "m"), message("assistant", "m")], 1),
@@ -94,7 +95,7 @@ def test_a_cost_of_the_whole_session_replaces_the_sum():
 TYPED = message("user", text="\u202e fix  the\ttests\x07\nplease", is_typed=True)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("records", "title"),
     [
         ([message("user", text="injected"), TYPED], "fix the tests"),
@@ -160,7 +161,7 @@ def test_a_title_has_one_line_without_control_characters(text):
     assert title is None or not any(char in title for char in "\n\r\t\x07\u202e\u2066\x85")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("records", "title"),
     [
         ([says(title="s", title_rank=SUMMARY, title_of="u1"), with_id("u1")], "s"),

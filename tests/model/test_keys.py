@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.errors import InvalidParams
 from sessiond.model import keys
@@ -14,7 +15,7 @@ RULES = KeyRules()
 UUID = "0e821bfa-101c-4841-b9ad-71d2ff5627e8"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "key"),
     [
         ("main", "agent:main:main"),
@@ -63,7 +64,7 @@ def test_global_means_main_where_the_scope_is_global():
     assert keys.canonical_key("agent:ops:global", rules) == "agent:ops:main"
 
 
-@pytest.mark.parametrize(
+@check_each(
     "text",
     [
         "",
@@ -102,7 +103,7 @@ def test_an_agent_id_has_at_most_64_characters():
     assert keys.canonical_key(f"agent:{'a' * 64}:main", RULES) == f"agent:{'a' * 64}:main"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("key", "chat_type", "kind"),
     [
         ("agent:main:main", None, "main"),
@@ -123,7 +124,7 @@ def test_the_kind_is_derived_from_what_follows_the_agent_in_the_key(key, chat_ty
     assert keys.kind_of(key, RULES, chat_type) == kind
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("key", "chat_type"),
     [
         ("agent:main:telegram:group:1", "group"),
@@ -185,7 +186,7 @@ def test_resolving_only_raises_invalid_params_and_its_result_resolves_to_itself(
 NATIVE = "0E821bfa-1111-4222-8333-0123456789ab"
 
 
-@pytest.mark.parametrize("source", keys.SOURCES)
+@check_each("source", keys.SOURCES)
 def test_the_key_of_another_programs_session_keeps_its_letters_and_belongs_to_no_agent(source: str) -> None:
     key = f"{source}:{NATIVE}"
     assert keys.canonical_key(f" {source.upper()}:{NATIVE} ", RULES) == key
@@ -195,9 +196,7 @@ def test_the_key_of_another_programs_session_keeps_its_letters_and_belongs_to_no
     assert (keys.is_listed(key), keys.is_subagent(key), keys.is_inbox(key)) == (True, False, False)
 
 
-@pytest.mark.parametrize(
-    "text", ["claude:", "claude:../x", "claude:a b", "claude:.a", "other:abc", "claude:" + "a" * 129]
-)
+@check_each("text", ["claude:", "claude:../x", "claude:a b", "claude:.a", "other:abc", "claude:" + "a" * 129])
 def test_what_is_no_native_id_is_no_key_of_another_program(text: str) -> None:
     assert keys.canonical_key(text, RULES) is None
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model import lax
 from sessiond.model.entry import Spawn
@@ -31,7 +31,7 @@ class Sample(msgspec.Struct, rename="camel"):
     more: dict[str, Any] | None = None
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "mended"),
     [
         (rb'"cut \ud83d"', rb'"cut \ufffd"'),
@@ -92,7 +92,7 @@ def test_a_field_of_a_wrong_type_is_treated_as_missing():
     assert lax.convert_fitting([], Sample) is None
 
 
-@pytest.mark.parametrize("beyond", [2**53 + 1, -(2**53) - 1, 10**400, 1e300])
+@check_each("beyond", [2**53 + 1, -(2**53) - 1, 10**400, 1e300])
 def test_numbers_beyond_2_to_the_53_are_left_out_at_any_depth(beyond):
     assert lax.keep_writable({"a": beyond, "b": [1, beyond, {"c": beyond}], "d": 2**53}) == {"b": [1, {}], "d": 2**53}
     assert lax.keep_writable(beyond) is None

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model import lax
 from sessiond.model import record as records
@@ -41,7 +42,7 @@ def test_a_custom_line_gives_its_type_and_data():
     )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("line", "reason"),
     [
         (b"", "not an object"),
@@ -78,7 +79,7 @@ def test_large_numbers_in_a_message_are_kept_unchanged():
     assert parse(b'{"type":"message","message":' + message + b"}").message == message
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("line", "record"),
     [
         (b"{}", {"type": ""}),
@@ -214,11 +215,11 @@ def test_a_draft_knows_the_greatest_length_of_its_line():
     assert len(draft.line(None)) - 1 < draft.max_bytes
 
 
-@pytest.mark.parametrize("value", [0, 1795224660779, 1795224660779.5, lax.MAX_MS - 1])
+@check_each("value", [0, 1795224660779, 1795224660779.5, lax.MAX_MS - 1])
 def test_times_within_the_supported_years_are_accepted(value):
     assert lax.whole_ms(value) == int(value)
 
 
-@pytest.mark.parametrize("value", [None, True, "5", -1, lax.MAX_MS, 1e300, 10**40])
+@check_each("value", [None, True, "5", -1, lax.MAX_MS, 1e300, 10**40])
 def test_values_that_are_not_supported_times_give_none(value):
     assert lax.whole_ms(value) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.policy.announce import (
     MAX_RESULT_BYTES,
@@ -52,7 +53,7 @@ def test_unknown_stats_are_shown_as_n_a_or_left_out() -> None:
     assert bare[-1] == f"Stats: runtime n/a • tokens n/a • {STATS}"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("status", "error", "line"),
     [
         ("ok", None, "Status: ok"),
@@ -106,7 +107,7 @@ def test_announce_skip_suppresses_the_announcement(reply: str) -> None:
     assert announcement(facts(reply=reply, tool_result="x")) is None
 
 
-@pytest.mark.parametrize("reply", ["ANNOUNCE_SKIP.", "Result: ANNOUNCE_SKIP", "announce_skip"])
+@check_each("reply", ["ANNOUNCE_SKIP.", "Result: ANNOUNCE_SKIP", "announce_skip"])
 def test_only_the_exact_word_suppresses_the_announcement(reply: str) -> None:
     assert announcement(facts(reply=reply)) is not None
 
@@ -118,7 +119,7 @@ def test_the_result_is_cut_at_its_limit_and_says_so() -> None:
     assert cut[2] == "[cut at 100 KiB of 100.0 KiB; the transcript has all of it]"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("runtime_ms", "text"),
     [
         (None, "n/a"),
@@ -138,7 +139,7 @@ def test_runtimes_are_shown_in_hours_minutes_and_seconds(runtime_ms: int | None,
     assert runtime_text(runtime_ms) == text
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("count", "text"),
     [
         (0, "0"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.policy.redact import redact_arguments, redact_spawn_calls, redact_spawn_raw
 
@@ -26,8 +27,8 @@ def call(arguments: Any, *, kind: str = "toolCall", name: str = "sessions_spawn"
     return {"role": "assistant", "content": [{"type": kind, "id": "c1", "name": name, field: arguments}]}
 
 
-@pytest.mark.parametrize("kind", ["toolCall", "toolUse", "tool_use", "functionCall", "function_call"])
-@pytest.mark.parametrize("field", ["arguments", "input", "args"])
+@check_each("kind", ["toolCall", "toolUse", "tool_use", "functionCall", "function_call"])
+@check_each("field", ["arguments", "input", "args"])
 def test_the_content_is_replaced_and_its_size_and_hash_are_added(kind: str, field: str) -> None:
     message = call(ARGUMENTS, kind=kind, field=field)
     before = copy.deepcopy(message)
@@ -35,7 +36,7 @@ def test_the_content_is_replaced_and_its_size_and_hash_are_added(kind: str, fiel
     assert message == before
 
 
-@pytest.mark.parametrize(
+@check_each(
     "name",
     [
         " Sessions_Spawn ",
@@ -79,7 +80,7 @@ def test_the_hash_is_that_of_the_file_that_would_be_written() -> None:
     assert over_cbor["attachments"][0]["sha256"] == hashlib.sha256(raw).hexdigest()
 
 
-@pytest.mark.parametrize(
+@check_each(
     "message",
     [
         {
@@ -111,7 +112,7 @@ def test_the_content_is_removed_from_every_shape_of_call(message: dict[str, Any]
     assert SECRET not in redact_spawn_raw(json.dumps(message).encode()).decode()
 
 
-@pytest.mark.parametrize(
+@check_each(
     "message",
     [
         {"role": "user", "content": "sessions_spawn with attachments, please"},

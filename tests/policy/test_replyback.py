@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.policy.replyback import (
     ANNOUNCE_MESSAGE,
@@ -59,7 +59,7 @@ def test_the_turns_alternate_beginning_with_the_requester_up_to_the_maximum() ->
     assert done == ConversationDone("Bob said 42.")
 
 
-@pytest.mark.parametrize("stop", ["REPLY_SKIP", "  REPLY_SKIP\n", "", "  \n", None])
+@check_each("stop", ["REPLY_SKIP", "  REPLY_SKIP\n", "", "  \n", None])
 def test_reply_skip_or_an_empty_reply_ends_the_turns(stop: str | None) -> None:
     steps, done = play(conversation_facts(), "42", ("ok", "sure?"), ("ok", stop), ("ok", "done"))
     assert [step.kind for step in steps] == ["reply", "reply", "announce"]
@@ -67,21 +67,19 @@ def test_reply_skip_or_an_empty_reply_ends_the_turns(stop: str | None) -> None:
     assert done == ConversationDone("done")
 
 
-@pytest.mark.parametrize("word", ["reply_skip", "REPLY_SKIP.", "I say REPLY_SKIP"])
+@check_each("word", ["reply_skip", "REPLY_SKIP.", "I say REPLY_SKIP"])
 def test_only_the_exact_word_ends_the_turns(word: str) -> None:
     steps, _ = play(conversation_facts(max_turns=2), "42", ("ok", word), ("ok", "REPLY_SKIP"), ("ok", "x"))
     assert steps[1].message == word
 
 
-@pytest.mark.parametrize("first", ["", None, " REPLY_SKIP "])
+@check_each("first", ["", None, " REPLY_SKIP "])
 def test_an_empty_primary_reply_is_followed_by_the_announce_step_alone(first: str | None) -> None:
     steps, _ = play(conversation_facts(), first, ("ok", "x"))
     assert [step.kind for step in steps] == ["announce"]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"requester_key": None}, {"requester_key": BOB}, {"max_turns": 0}, {"max_turns": -3}]
-)
+@check_each("changes", [{"requester_key": None}, {"requester_key": BOB}, {"max_turns": 0}, {"max_turns": -3}])
 def test_without_another_session_or_turns_there_is_only_the_announce_step(changes: dict[str, object]) -> None:
     steps, _ = play(conversation_facts(**changes), "42", ("ok", "x"))
     assert [step.kind for step in steps] == ["announce"]
@@ -93,7 +91,7 @@ def test_at_most_five_turns_are_played() -> None:
     assert [step.turn for step in steps] == [1, 2, 3, 4, 5, None]
 
 
-@pytest.mark.parametrize("outcome", ["error", "timeout", "aborted", "interrupted"])
+@check_each("outcome", ["error", "timeout", "aborted", "interrupted"])
 def test_a_turn_that_fails_ends_the_reply_back_and_the_announce_step_follows(outcome: str) -> None:
     steps, done = play(conversation_facts(), "42", ("ok", "sure?"), (outcome, "half a wor"), ("ok", "so much"))
     assert [step.kind for step in steps] == ["reply", "reply", "announce"]
@@ -101,7 +99,7 @@ def test_a_turn_that_fails_ends_the_reply_back_and_the_announce_step_follows(out
     assert done == ConversationDone("so much")
 
 
-@pytest.mark.parametrize("silence", ["ANNOUNCE_SKIP", "\tANNOUNCE_SKIP ", "", None, "  "])
+@check_each("silence", ["ANNOUNCE_SKIP", "\tANNOUNCE_SKIP ", "", None, "  "])
 def test_announce_skip_or_an_empty_reply_posts_nothing(silence: str | None) -> None:
     assert play(conversation_facts(max_turns=0), "42", ("ok", silence))[1] == ConversationDone(None)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 from support.sampling import amount, spread
 
 from sessiond.errors import ConfigError
@@ -78,18 +79,18 @@ LEFT_ALONE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
+@check_each(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
 def test_secrets_are_masked_and_the_rest_is_unchanged(text: str, masked: str) -> None:
     assert mask_secrets(text) == (masked, True)
 
 
-@pytest.mark.parametrize("text", LEFT_ALONE)
+@check_each("text", LEFT_ALONE)
 def test_text_without_secrets_is_unchanged(text: str) -> None:
     result, changed = mask_secrets(text)
     assert result is text and not changed
 
 
-@pytest.mark.parametrize(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
+@check_each(("text", "masked"), MASKED, ids=[text[:24] for text, _ in MASKED])
 def test_masking_masked_text_changes_nothing(text: str, masked: str) -> None:
     assert mask_secrets(masked)[0] in (masked, masked.replace("dXNlcjpw", "***"))
 
@@ -108,7 +109,7 @@ def test_configured_patterns_are_masked_too() -> None:
     assert mask_secrets("corp", patterns) == ("corp", False)
 
 
-@pytest.mark.parametrize("pattern", ["(", "(a+)+", "(?:a*)*b", "(x{2,})+", "[z-a]"])
+@check_each("pattern", ["(", "(a+)+", "(?:a*)*b", "(x{2,})+", "[z-a]"])
 def test_invalid_patterns_and_those_that_can_hang_are_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"tools\.sessions\.redactPatterns"):
         compile_patterns((pattern,))
@@ -119,7 +120,7 @@ def test_patterns_with_escaped_characters_are_accepted() -> None:
     assert mask_secrets("xyz", compile_patterns(("", "q*"))) == ("xyz", False)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("name", "secret"),
     [
         ("token", True),
@@ -226,7 +227,7 @@ def test_lower_casing_changes_the_length_of_one_character_only() -> None:
 PIECE = 64 * 1024
 
 
-@pytest.mark.parametrize("text", [text for text, _ in MASKED if "BEGIN" not in text or "END" in text])
+@check_each("text", [text for text, _ in MASKED if "BEGIN" not in text or "END" in text])
 def test_a_secret_across_a_piece_boundary_of_a_long_text_is_masked(text: str) -> None:
     small = mask_secrets(f"word\n{text}\nword")[0].removeprefix("word\n").removesuffix("\nword")
     for back in (0, 1, len(text) // 2, len(text) - 1, len(text)):
@@ -235,8 +236,8 @@ def test_a_secret_across_a_piece_boundary_of_a_long_text_is_masked(text: str) ->
         assert mask_secrets(before + text + after) == (before + small + after, True)
 
 
-@pytest.mark.parametrize("start", ["token=", 'password: "', "sk-", "bearer ", "authorization: ", "cookie: a="])
-@pytest.mark.parametrize("size", [PIECE // 2, PIECE, 3 * PIECE])
+@check_each("start", ["token=", 'password: "', "sk-", "bearer ", "authorization: ", "cookie: a="])
+@check_each("size", [PIECE // 2, PIECE, 3 * PIECE])
 def test_a_secret_longer_than_one_piece_is_masked_whole(start: str, size: int) -> None:
     masked, found = mask_secrets(f"before {start}{'Ab1' * (size // 3)}\nbehind")
     assert found
@@ -293,7 +294,7 @@ ENOUGH = amount(MEGABYTE, MEGABYTE // 5)
 MOST_S = 5 * ENOUGH / MEGABYTE
 
 
-@pytest.mark.parametrize("unit", HOSTILE)
+@check_each("unit", HOSTILE)
 def test_a_megabyte_of_hostile_text_is_searched_within_seconds(unit: str) -> None:
     text = (unit * (ENOUGH // len(unit) + 1))[:ENOUGH]
     started = time.thread_time()
@@ -301,8 +302,8 @@ def test_a_megabyte_of_hostile_text_is_searched_within_seconds(unit: str) -> Non
     assert time.thread_time() - started < MOST_S
 
 
-@pytest.mark.parametrize("start", ["token=", "password: '", "authorization: ", "cookie: a=", "--token ", "sk-", "eyJ"])
-@pytest.mark.parametrize("fill", ["a", " ", "\\", ".", "-", "=", "A1"])
+@check_each("start", ["token=", "password: '", "authorization: ", "cookie: a=", "--token ", "sk-", "eyJ"])
+@check_each("fill", ["a", " ", "\\", ".", "-", "=", "A1"])
 def test_a_megabyte_after_the_start_of_a_secret_is_searched_within_seconds(start: str, fill: str) -> None:
     started = time.thread_time()
     mask_secrets(start + fill * (ENOUGH // len(fill)))

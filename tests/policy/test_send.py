@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.config.settings import SendMatch, SendPolicyConfig, SendRule
 from sessiond.errors import Forbidden
@@ -45,7 +46,7 @@ def test_the_sessions_own_override_takes_precedence() -> None:
     assert decide(policy(), GROUP, entry(send_policy="nonsense")) == "allow"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("prefix", "hit"),
     [
         ("agent:main:", True),
@@ -87,7 +88,7 @@ def test_a_denied_send_is_forbidden_with_its_code() -> None:
     require_allowed(policy(), MAIN)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "command"),
     [
         ("/send on", OwnerCommand("send", True, "allow", "Send policy set to on.")),

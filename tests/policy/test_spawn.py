@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from msgspec.structs import replace
+from support.rows import check_each
 
 from sessiond.errors import Forbidden, InvalidParams, SessiondError, Unsupported
 from sessiond.policy.spawn import (
@@ -52,7 +53,7 @@ def refusal(request: dict[str, object], facts: dict[str, object]) -> SessiondErr
     return caught.value
 
 
-@pytest.mark.parametrize(("request_", "facts", "kind", "code", "sentence"), REFUSALS, ids=[row[3] for row in REFUSALS])
+@check_each(("request_", "facts", "kind", "code", "sentence"), REFUSALS, ids=[row[3] for row in REFUSALS])
 def test_each_refusal_has_its_kind_code_and_sentence(
     request_: dict[str, object], facts: dict[str, object], kind: type, code: str, sentence: str
 ) -> None:
@@ -124,9 +125,7 @@ def test_values_at_a_limit_are_accepted_and_beyond_it_refused() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "agent_id", ["", " ", "a b", "a/b", "..", "-a", "_a", "ä", "a\n", "a\0", "a" * 65, "a:b", "*", "a" * 5000]
-)
+@check_each("agent_id", ["", " ", "a b", "a/b", "..", "-a", "_a", "ä", "a\n", "a\0", "a" * 65, "a:b", "*", "a" * 5000])
 def test_malformed_agent_ids_are_refused(agent_id: str) -> None:
     if agent_id == "a\n":
         assert target_agent(agent_id, "main") == "a"
@@ -143,7 +142,7 @@ def test_agent_ids_at_the_limits_of_their_grammar_are_accepted() -> None:
     assert target_agent(None, "main") == "main"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("allow", "agents"),
     [
         ((), ("main",)),
@@ -165,7 +164,7 @@ def test_an_unconfigured_agent_is_refused_like_one_that_is_not_allowed() -> None
     assert (missing.code, missing.data) == (denied.code, denied.data)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("allow", "told"),
     [
         ((), 'which may spawn main; to allow it, write in the [[agents.list]] entry of main: {Agents = ["ghost"]}'),
@@ -189,7 +188,7 @@ def test_sandboxed_and_unsandboxed_requesters_may_spawn_a_sandboxed_child() -> N
     assert check(SpawnRequest(), replace(FACTS, child_sandboxed=True, requester_sandboxed=True))
 
 
-@pytest.mark.parametrize("level", THINKING_LEVELS)
+@check_each("level", THINKING_LEVELS)
 def test_every_documented_thinking_level_is_accepted(level: str) -> None:
     assert check(SpawnRequest(thinking=level.upper()), FACTS).thinking == level
 

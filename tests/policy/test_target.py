@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from support.rows import check_each
 
 from sessiond.model.entry import Entry
 from sessiond.policy.target import Target, target_of
@@ -13,7 +13,7 @@ GROUP = "agent:main:telegram:group:-100"
 MAIN = "agent:main:main"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("key", "fields", "target"),
     [
         (GROUP, {}, Target(channel="telegram", to="-100")),

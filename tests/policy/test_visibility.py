@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.config.settings import Config, parse
 from sessiond.errors import Forbidden
@@ -137,7 +138,7 @@ def test_a_tokens_session_key_takes_precedence_over_its_agent() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("length", [1, 2, 3])
+@check_each("length", [1, 2, 3])
 def test_the_tree_search_ends_on_a_cycle_of_spawners(length: int) -> None:
     circle = {f"agent:a:{n}": f"agent:a:{(n + 1) % length}" for n in range(length)}
     left = 3 * length
@@ -332,7 +333,7 @@ def test_the_rules_are_read_from_the_configuration() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("level", "sandboxed", "sees"),
     [
         ("self", False, False),

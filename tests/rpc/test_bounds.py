@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Meta, UnsetType
+from support.rows import check_each
 
 from sessiond.errors import InvalidParams
 from sessiond.rpc.bounds import ParamsDecoder, wire_type
@@ -42,7 +43,7 @@ def decoded(**params: Any) -> BoundParams:
     return found
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("given_value", "taken"),
     [(None, 50), (0, 1), (-5, 1), (1, 1), (1.9, 1), (2, 2), (199.99, 199), (200, 200), (200.9, 200), (10**300, 200)],
 )

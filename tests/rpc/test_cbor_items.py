@@ -2,6 +2,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 from support.sampling import spread
 from support.shortage import refused_threads
 
@@ -26,7 +27,7 @@ WELL_FORMED = (
 )
 
 
-@pytest.mark.parametrize("form", WELL_FORMED.split())
+@check_each("form", WELL_FORMED.split())
 def test_the_end_of_every_well_formed_item_is_found(form):
     data = bytes.fromhex(form)
     assert end_of(data) == len(data)
@@ -41,14 +42,14 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize("form", MALFORMED.split())
+@check_each("form", MALFORMED.split())
 def test_malformed_items_are_refused(form):
     with pytest.raises(SessiondError) as caught:
         end_of(bytes.fromhex(form))
     assert caught.value.slug == "parse_error"
 
 
-@pytest.mark.parametrize("opening", [b"\x81", b"\x9f", b"\xa1\x00", b"\xbf\x00", b"\xc1"])
+@check_each("opening", [b"\x81", b"\x9f", b"\xa1\x00", b"\xbf\x00", b"\xc1"])
 def test_nesting_is_allowed_up_to_the_limit_and_not_beyond(opening):
     closing = b"\xff" if opening[0] in (0x9F, 0xBF) else b""
     fits = opening * 4 + b"\x00" + closing * 4

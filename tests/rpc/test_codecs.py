@@ -6,6 +6,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, SessiondError
 from sessiond.rpc.codecs import CBOR, JSON, cbor_head
@@ -54,7 +55,7 @@ def test_a_byte_string_becomes_base64():
     assert json.loads(CBOR.to_json(cbor2.dumps({"a": b"\x00\xff"}))) == {"a": "AP8="}
 
 
-@pytest.mark.parametrize("said", [{}, {"encoding": "utf8"}, {"encoding": "base64"}])
+@check_each("said", [{}, {"encoding": "utf8"}, {"encoding": "base64"}])
 def test_content_given_as_bytes_is_marked_as_base64(said):
     value = {"attachments": [{"name": "a", "content": b"\x00" * 1000, **said}]}
     assert json.loads(CBOR.to_json(cbor2.dumps(value))) == {
@@ -63,7 +64,7 @@ def test_content_given_as_bytes_is_marked_as_base64(said):
     assert json.loads(CBOR.to_json(cbor2.dumps({"content": "text"}))) == {"content": "text"}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("frame", "slug"),
     [
         ("a2616101616102", "parse_error"),  # a key twice
@@ -103,8 +104,8 @@ def test_cbor2_is_imported_by_the_first_cbor_message_only(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("member", ["id", "method", "jsonrpc"])
-@pytest.mark.parametrize("batch", [False, True])
+@check_each("member", ["id", "method", "jsonrpc"])
+@check_each("batch", [False, True])
 def test_a_byte_string_is_refused_as_id_or_method(member, batch):
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"id": b"fine here"}}
     assert b"ZmluZSBoZXJl" in CBOR.to_json(cbor2.dumps([ping] if batch else ping))
@@ -120,6 +121,6 @@ def test_json_of_too_many_values_is_refused_before_it_is_decoded():
         JSON.to_json(most[:-1] + b",1]")
 
 
-@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32])
+@check_each("count", [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32])
 def test_heads_have_their_shortest_form(count):
     assert cbor_head(0x00, count) == cbor2.dumps(count)

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.errors import NotFound
 from sessiond.model.caller import OWNER, Caller
@@ -40,14 +41,14 @@ async def test_a_method_is_called_by_name_or_alias(connect):
             assert await client.call(name, {"sessionKey": "x", "limit": 1.5}) == ok(echoed)
 
 
-@pytest.mark.parametrize("params", [b"", b',"params":null', b',"params":[]', b',"params":{}', b',"params": [ ] '])
+@check_each("params", [b"", b',"params":null', b',"params":[]', b',"params":{}', b',"params": [ ] '])
 async def test_omitted_null_and_empty_params_are_the_same(connect, params):
     async with connect() as client:
         await client.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"' + params + b"}\n")
         assert await client.line() == ok({})
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("params", "field", "message"),
     [
         ({"sessionKy": "x"}, "$.sessionKy", "`$.sessionKy`: there is no such parameter."),
@@ -160,7 +161,7 @@ async def test_meta_may_change_the_caller_of_a_request(connect):
         assert (await client.call("whoami"))["error"]["code"] == -32003
 
 
-@pytest.mark.parametrize(("own", "runs"), [(1000, None), (1001, 1000), (1000, 1001), (None, 1000)])
+@check_each(("own", "runs"), [(1000, None), (1001, 1000), (1000, 1001), (None, 1000)])
 async def test_a_request_for_a_run_is_refused_when_its_token_or_that_of_the_connection_has_expired(connect, own, runs):
     def caller(expires):
         return Caller(kind="token", scopes=frozenset(["list"]), expires_at_ms=expires)
@@ -178,9 +179,7 @@ async def test_typed_errors_are_answered_with_their_message_and_data(connect):
         )
 
 
-@pytest.mark.parametrize(
-    ("method", "kind"), [("broken", KeyError), ("broken_later", ZeroDivisionError), ("unencodable", TypeError)]
-)
+@check_each(("method", "kind"), [("broken", KeyError), ("broken_later", ZeroDivisionError), ("unencodable", TypeError)])
 async def test_a_fault_is_logged_and_tells_the_client_nothing(connect, method, kind):
     async with connect() as client:
         assert await client.call(method) == failure(

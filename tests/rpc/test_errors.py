@@ -1,4 +1,4 @@
-import pytest
+from support.rows import check_each
 
 from sessiond import errors
 from sessiond.rpc.errors import code_of, error_object, status_of, status_of_code, wire_errors
@@ -22,7 +22,7 @@ LITERAL = [
 ]
 
 
-@pytest.mark.parametrize(("error", "slug", "code", "status"), LITERAL)
+@check_each(("error", "slug", "code", "status"), LITERAL)
 def test_every_error_has_its_documented_codes(error, slug, code, status):
     assert (error.slug, code_of(slug), status_of(slug), status_of_code(code)) == (slug, code, status, status)
     assert error_object(error("It went wrong.")).code == code

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.errors import NotFound
 from sessiond.rpc.messages import (
@@ -54,13 +55,13 @@ def test_a_null_id_differs_from_a_missing_id():
     assert parse(b'{"jsonrpc":"2.0","method":"ping"}', 64).id is msgspec.UNSET
 
 
-@pytest.mark.parametrize("request_id", [0, -1, 2**63, 10**30, 1.5, "", "a", "\u2028"])
+@check_each("request_id", [0, -1, 2**63, 10**30, 1.5, "", "a", "\u2028"])
 def test_an_id_is_returned_unchanged(request_id):
     envelope = parse(json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "ping"}).encode(), 64)
     assert json.loads(encode_result(envelope.id, {})) == {"jsonrpc": "2.0", "id": request_id, "result": {}}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("message", "expected"),
     [
         (b"", ("parse_error", None)),
@@ -129,7 +130,7 @@ def test_a_batch_is_split_into_its_members():
     assert split_batch(b'[{"a": 1} , 1,[ ]]', 3) == [b'{"a": 1}', b"1", b"[ ]"]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("message", "slug"),
     [
         (b"[]", "invalid_request"),
@@ -145,7 +146,7 @@ def test_an_invalid_batch_is_refused(message, slug):
     assert (caught.value.error.slug, caught.value.request_id) == (slug, None)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("message", "request_id"),
     [
         (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"text":"\xed\xa0\x80"}}', 7),

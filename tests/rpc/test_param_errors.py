@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
+from support.rows import check_each
 
 from sessiond.errors import InvalidParams
 from sessiond.rpc.bounds import ParamsDecoder
@@ -44,7 +45,7 @@ def refusal(params: Any) -> tuple[str, str]:
     return refused.value.data["field"], refused.value.message
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("params", "field", "sentence"),
     [
         ({"level": "x"}, "$.level", "a whole number from 1 to 5 is expected, not text."),

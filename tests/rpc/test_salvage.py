@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import cbor2
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.rpc.salvage import SalvagedAnswer, salvage
 
@@ -20,7 +20,7 @@ ANY = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("frame", "found"),
     [
         (rb'{"id":3,"result":"cut \ud83d"}', [SalvagedAnswer(3, '{"id": 3, "result": "cut \ufffd"}'.encode())]),
@@ -52,7 +52,7 @@ def test_malformed_json_answers_are_salvaged(frame: bytes, found: list[SalvagedA
     assert salvage(frame, "json") == found
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("value", "found"),
     [
         ({"id": 3, "result": float("nan")}, [SalvagedAnswer(3)]),

@@ -2,9 +2,9 @@ import json
 import time
 from contextlib import suppress
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.errors import LimitExceeded
 from sessiond.rpc.limits import MAX_VALUES
@@ -22,7 +22,7 @@ def is_refused(text: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("value", ["1", "{}", "[]", '"\\\\\\""', '"a,b"', "null"])
+@check_each("value", ["1", "{}", "[]", '"\\\\\\""', '"a,b"', "null"])
 def test_values_are_accepted_up_to_the_limit_and_not_beyond(value: str) -> None:
     width = 1 + value.count("{") + value.count("[")
     # The outer bracket counts, the first value has no comma, and the padding has one.
@@ -31,7 +31,7 @@ def test_values_are_accepted_up_to_the_limit_and_not_beyond(value: str) -> None:
     assert is_refused("[" + ",".join([PADDING, *[value] * (room + width)]) + "]")
 
 
-@pytest.mark.parametrize("text", [",", "[", "{", '\\"', "\\\\", '\\",\\\\', "\\u002c,"])
+@check_each("text", [",", "[", "{", '\\"', "\\\\", '\\",\\\\', "\\u002c,"])
 def test_the_content_of_strings_is_not_counted(text: str) -> None:
     assert not is_refused('{"a":"' + text * (3 * MAX_VALUES // len(text)) + '"}')
 
