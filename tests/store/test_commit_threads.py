@@ -300,3 +300,20 @@ def test_a_job_that_took_long_is_reported_before_the_others_are_finished():
     threads.stop()
     first.join(PATIENCE_S)
     assert order[:3] == ["slow", "report", "b"]
+
+
+def test_jobs_that_were_all_begun_are_finished_by_all_threads_at_once():
+    together, done = threading.Barrier(THREADS), threading.Semaphore(0)
+
+    def finish() -> None:
+        together.wait(PATIENCE_S)
+        done.release()
+
+    threads = CommitThreads[int](lambda _job: finish, lambda: None)
+    threads.start()
+    for job in range(THREADS):
+        threads.put(job)
+    threads.wake()
+    for _ in range(THREADS):
+        assert done.acquire(timeout=PATIENCE_S)
+    threads.stop()
