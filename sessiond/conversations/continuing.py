@@ -7,7 +7,7 @@ program copies a conversation. Source: runs.md, "Sessions of other programs".
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from sessiond.errors import Forbidden, Unsupported, quote
 from sessiond.model.keys import rest_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import is_sandboxed
+from sessiond.runtimes.fork_support import forks
 from sessiond.runtimes.presets import PRESETS
 from sessiond.runtimes.presets.detect import agent_lines
 from sessiond.sessions.lifecycle import SessionChanges
@@ -41,7 +42,10 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Continuations:
-    """The sessions of ours that go on with those of other programs. `complete` reads one of those to its end."""
+    """The sessions of ours that go on with those of other programs.
+
+    `complete` reads one of those to its end; `environ` is the daemon's environment.
+    """
 
     def __init__(
         self,
@@ -49,8 +53,10 @@ class Continuations:
         config: Callable[[], Config],
         *,
         complete: Callable[[Session], Awaitable[None]],
+        environ: Mapping[str, str],
     ) -> None:
-        self._session_changes, self._config, self._complete = session_changes, config, complete
+        self._session_changes, self._config = session_changes, config
+        self._complete, self._environ = complete, environ
 
     async def plan(self, original: Session) -> Continuation:
         """Where a message to this session of another program goes. Creates nothing.
@@ -60,11 +66,7 @@ class Continuations:
         """
         config, program = self._config(), original.folder.source or ""
         if program not in PRESETS or not PRESETS[program].forks:
-            raise Unsupported(
-                f"{program} cannot go on with a copy of a session, and sessiond does not change {original.key} itself:"
-                f" go on with it in {program}",
-                code="cannot_fork",
-            )
+            raise _cannot_fork(program, original)
         agents = agents_for(config, program)
         if not agents:
             lines = agent_lines(program, taken={agent.id for agent in config.agents.list})
@@ -77,6 +79,8 @@ class Continuations:
         await self._complete(original)
         agent, session = self._find(agents, original.key)
         cwd = await self._check_folder(agent, original)
+        if session is None and not await forks(agent.runtime, self._environ, self._workspace(agent)):
+            raise _cannot_fork(f"this release of {program}", original)
         key = session.key if session is not None else self._free_key(agent, original.key)
         return Continuation(original=original, key=key, agent_id=agent.id, cwd=cwd, session=session)
 
@@ -85,6 +89,9 @@ class Continuations:
         parts = [Custom(ENTRY, {"continues": planned.original.key})]
         session, _ = await self._session_changes.ensure(planned.key, planned.agent_id, cwd=planned.cwd, parts=parts)
         return session
+
+    def _workspace(self, agent: AgentConfig) -> Path:
+        return agent.workspace or default_workspace(self._session_changes.store.path, agent.id)
 
     def _find(self, agents: list[AgentConfig], original_key: str) -> tuple[AgentConfig, Session | None]:
         """The agent that goes on with the session, and its session; the first agent where none does yet."""
@@ -106,9 +113,8 @@ class Continuations:
         if cwd is None or not Path(cwd).is_absolute():
             raise _no_folder(f"the transcript of {original.key} does not say in which folder it was")
         sandboxed = is_sandboxed(agent.sandbox.mode, is_main=False)
-        workspace = agent.workspace or default_workspace(self._session_changes.store.path, agent.id)
         # In a thread: the folder may be on a file system that does not answer.
-        there, shown = await run_in_thread(_look_at, cwd, workspace, original.path, abandon_on_cancel=True)
+        there, shown = await run_in_thread(_look_at, cwd, self._workspace(agent), original.path, abandon_on_cancel=True)
         if not there:
             raise _no_folder(f"{original.key} was in the folder {quote(cwd)}, which is not there")
         if sandboxed and not shown[0]:
@@ -148,6 +154,14 @@ def _look_at(cwd: str, workspace: Path, transcript: str) -> tuple[bool, tuple[bo
     root = os.path.realpath(workspace)
     inside = [Path(os.path.realpath(path)).is_relative_to(root) for path in (cwd, transcript)]
     return os.path.isdir(cwd), (inside[0], inside[1])
+
+
+def _cannot_fork(program: str, original: Session) -> Unsupported:
+    return Unsupported(
+        f"{program} cannot go on with a copy of a session, and sessiond does not change {original.key} itself:"
+        " go on with it in that program",
+        code="cannot_fork",
+    )
 
 
 def _no_folder(reason: str) -> Unsupported:

@@ -257,7 +257,9 @@ class _Parts:
         self.saver = IndexSaver(store, self.feed, clock)
         self.sources = Sources(store, self.feed, lambda: self.config().sources, environ=environ, kind=_backend(config))
         self.session_changes = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
-        self.continuations = Continuations(self.session_changes, self.config, complete=self.sources.complete)
+        self.continuations = Continuations(
+            self.session_changes, self.config, complete=self.sources.complete, environ=environ
+        )
         self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
         self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
         self.spawner = self._build_spawner()

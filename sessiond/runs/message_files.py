@@ -55,11 +55,13 @@ async def accept_with_files(
             journal.complete(attachments_id)
             raise
         handed: dict[str, Any] = msgspec.to_builtins(receipt)
+        # What goes on with another program's session works in the folder of that.
+        notice = describe(receipt, origin=_ORIGIN, root=workspace if session.entry.continues is not None else None)
         request = replace(
             request,
             message=add_images(request.message, prepared),
             attachments=handed,
-            context="\n".join(filter(None, (request.context, describe(receipt, origin=_ORIGIN)))),
+            context="\n".join(filter(None, (request.context, notice))),
         )
         try:
             run_id = await supervisor.accept_once(session, request, on_queued=on_queued)

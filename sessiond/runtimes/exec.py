@@ -156,11 +156,7 @@ class ExecRuntime:
 
 def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
     """A few variables of the daemon's environment, the runtime's `env`, and the SESSIOND_* variables of the run."""
-    base = sandbox.base_environment(environ) if spec.sandboxed else environ
-    env = {name: value for name, value in base.items() if _INHERITED.fullmatch(name)}
-    env.setdefault("PATH", _DEFAULT_PATH)
-    # There is no terminal: programs must not write control sequences for one.
-    env.update({"TERM": "dumb", **own})
+    env = program_environment(sandbox.base_environment(environ) if spec.sandboxed else environ, own)
     env["SESSIOND_SOCKET"] = str(SOCKET if spec.sandboxed else spec.socket)
     env["SESSIOND_SESSION_KEY"] = spec.session_key
     env["SESSIOND_RUN_ID"] = spec.run_id
@@ -168,6 +164,14 @@ def _environment(environ: Mapping[str, str], own: Mapping[str, str], spec: RunSp
     if spec.token_file is not None:
         env["SESSIOND_TOKEN_FILE"] = str(TOKEN_FILE if spec.sandboxed else spec.token_file)
     return env
+
+
+def program_environment(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """A few variables of the daemon's environment, and the runtime's own."""
+    env = {name: value for name, value in environ.items() if _INHERITED.fullmatch(name)}
+    env.setdefault("PATH", _DEFAULT_PATH)
+    # There is no terminal: programs must not write control sequences for one.
+    return env | {"TERM": "dumb", **own}
 
 
 def _fill(text: str, spec: RunSpec) -> str:

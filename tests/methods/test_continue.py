@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,10 @@ def resumed(home: ClaudeHome) -> list[list[str]]:
 
 def keys_of(parts: InProcessDaemon) -> set[str]:
     return set(parts.services.store.catalog.by_key)
+
+
+def read(*path: str | Path) -> str:
+    return Path(*path).read_text()
 
 
 async def rows(owner: Connection) -> dict[str, Any]:
@@ -252,6 +258,53 @@ async def test_ids_that_differ_in_case_only_and_keys_that_are_taken_are_continue
         assert OURS not in keys
         known = ("upper | go", "lower | go", "remember plum | go")
         assert replies == [f"knows: {text}" for text in (*known, *(f"{text} | go" for text in known))]
+
+
+async def test_files_are_named_by_a_path_that_leads_to_them_from_the_folder_of_the_original(
+    tmp_path: Path, home: ClaudeHome
+) -> None:
+    async with daemon(tmp_path, home.agent()) as (_, owner):
+        file = {"name": "a.txt", "content": "text"}
+        sent = await owner.call("chat.send", sessionKey=KEY, message="read it", attachments=[file])
+        await owner.call("agent.wait", runId=sent["runId"], timeoutMs=PATIENCE_S * 1000)
+    (call,) = home.calls()
+    (folder,) = re.findall(r"in the folder (\S+)/\.", call["text"])
+    assert read(folder, "a.txt") == "text"
+
+
+CODEX = "codex:0e821bfa-2222-4222-8333-0123456789ab"
+
+
+@pytest.fixture
+def codex(tmp_path: Path, home: ClaudeHome) -> Path:
+    """A session of Codex; the file of the program."""
+    folder = home.path / ".codex" / "sessions" / "2026" / "01" / "02"
+    folder.mkdir(parents=True)
+    head = {"id": CODEX.partition(":")[2], "timestamp": "2026-01-02T03:04:05.000Z", "cwd": str(home.project)}
+    line = {"timestamp": head["timestamp"], "type": "session_meta", "payload": head}
+    (folder / f"rollout-2026-01-02T03-04-05-{head['id']}.jsonl").write_text(json.dumps(line) + "\n")
+    return tmp_path / "codex"
+
+
+def write_codex(program: Path, usage: str) -> None:
+    program.write_text(f'#!/bin/sh\necho "$@" >> {program}.asked\necho "Usage: {usage}"\n')
+    program.chmod(0o755)
+
+
+async def test_a_codex_without_forks_is_found_out_before_anything_is_created(
+    tmp_path: Path, home: ClaudeHome, codex: Path
+) -> None:
+    write_codex(codex, "codex exec [OPTIONS] [PROMPT]")
+    config = home.agent().replace('"claude"', '"codex"').replace(str(home.program), str(codex))
+    async with daemon(tmp_path, config) as (parts, owner):
+        error = await owner.failure("chat.send", sessionKey=CODEX, message="go on")
+        assert (error["code"], error["data"]["code"]) == (-32006, "cannot_fork")
+        assert keys_of(parts) == {KEY, CODEX}
+        assert read(f"{codex}.asked") == "exec fork --help\n"
+        # A release that has it, and then goes wrong.
+        write_codex(codex, "codex exec fork [OPTIONS] [SESSION_ID] [PROMPT]")
+        answer = await say(owner, "go on", CODEX)
+        assert answer["sessionKey"] == f"agent:worker:{CODEX}"
 
 
 async def test_a_caller_who_sees_everything_continues_it_and_its_message_says_where_it_is_from(

@@ -13,12 +13,13 @@ import uuid
 HOME = os.environ["HOME"]
 TIMESTAMP = "2026-11-22T16:19:48.696Z"
 folder = os.path.join(HOME, ".claude", "projects", re.sub(r"[^A-Za-z0-9]", "-", os.getcwd()))
+given = sys.stdin.read()
 # Without what sessiond says about a message before its text.
-text = sys.stdin.read().rpartition("\n\n")[2]
+text = given.rpartition("\n\n")[2]
 options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
 resumed = options.get("resume")
 with open(os.path.join(HOME, "calls"), "a") as log:
-    log.write(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "text": text}) + "\n")
+    log.write(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "text": given}) + "\n")
 
 
 def put(**line):

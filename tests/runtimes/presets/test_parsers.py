@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sessiond.model.usage import Usage
 from sessiond.runtimes.output import (
     CustomOutput,
     Delta,
@@ -181,6 +182,44 @@ def test_codex_counts_from_where_the_last_run_ended(read, native, input_tokens) 
 
 def test_codex_keeps_the_counts_of_a_thread_that_is_resumed(read) -> None:
     assert read("codex", {"type": "thread.started", "thread_id": "t1"}, native="t1 100 40 0 7") == []
+
+
+@pytest.mark.parametrize(
+    ("thread", "total", "fresh"),
+    [
+        ("copy", {"input_tokens": 320, "cached_input_tokens": 85, "output_tokens": 19}, (170, 45, 9)),
+        # Less than the original had: this release counts a copy from nothing.
+        ("copy", {"input_tokens": 30, "cached_input_tokens": 10, "output_tokens": 2}, (20, 10, 2)),
+    ],
+)
+def test_codex_does_not_count_what_the_original_of_a_copy_has_used(read, thread, total, fresh) -> None:
+    used = Usage(input=65, output=10, cache_read=40)
+    lines = ({"type": "thread.started", "thread_id": thread}, {"type": "turn.completed", "usage": total})
+    events = read("codex", *lines, fork_of="original", fork_usage=used)
+    (spent,) = [event.usage for event in events if isinstance(event, Ended) and event.usage]
+    assert (spent["input"], spent["cacheRead"], spent["output"]) == fresh
+    counts = (total["input_tokens"], total["cached_input_tokens"], 0, total["output_tokens"])
+    assert NativeSession(" ".join(map(str, (thread, *counts)))) in events
+
+
+FORKS = {
+    "claude": ["--resume=ID", "--fork-session"],
+    "codex": ["fork", "ID", "-"],
+    "opencode": ["--session=ID", "--fork"],
+    "pi": ["--fork", "ID"],
+}
+
+
+def test_a_program_begins_with_a_copy_until_it_has_a_conversation_of_its_own(make_spec) -> None:
+    assert {name for name, preset in PRESETS.items() if preset.forks} == FORKS.keys()
+    for name, words in FORKS.items():
+        preset = PRESETS[name]
+        begun = preset.command(make_spec(fork_of="ID"), [])
+        assert begun[-len(words) :] == words
+        own = preset.command(make_spec(fork_of="ID", native_session_id="own"), [])
+        assert own == preset.command(make_spec(native_session_id="own"), [])
+        for evil in ("--evil", "", "a b"):
+            assert preset.command(make_spec(fork_of=evil), []) == preset.command(make_spec(), [])
 
 
 def test_gemini_that_failed_says_why(read) -> None:
