@@ -1,13 +1,16 @@
 """Read transcripts whose lines change a list of messages. Only for dialects that say so (`lists`).
 
 What the list is after a line is decided by `model.message_list`. Finding it out takes reading the file from its
-beginning; only places are kept of it, and the messages that are wanted are read again. Synchronous. Knows lines and
-offsets. Does not know sessions.
+beginning, or from where it was read last; only places are kept of it, and the messages that are wanted are read again.
+Synchronous; usable in several threads. Knows lines and offsets. Does not know sessions.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import os
+import threading
+import zlib
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,12 +19,16 @@ from msgspec.structs import replace
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.message_list import ListChange, ListState, apply_line, messages_in
 from sessiond.model.record import Record
-from sessiond.store import transcript
+from sessiond.store import dirfd, transcript
 from sessiond.store.joining import JoinedParts
 from sessiond.store.transcript import Line
 
 # So many markers are kept: more than anybody looks at.
 MAX_MARKERS = 200
+# Of shorter files no list is kept: reading one takes a few milliseconds. Of all files together so much is kept.
+LEAST_KEPT_BYTES = 64 * 1024
+_MOST_KEPT = 32 * 1024
+_MOST_FILES = 16
 
 
 class ListedMessage(NamedTuple):
@@ -36,6 +43,56 @@ class ListedMessage(NamedTuple):
     key: str | None = None
 
 
+class _KnownList(NamedTuple):
+    """The list that a file has at `stop`; `check` is the checksum of the bytes before."""
+
+    stop: int
+    check: int
+    cut_at: int
+    state: ListState
+    messages: tuple[ListedMessage, ...]
+    markers: tuple[tuple[Line, int], ...]
+
+
+_NOTHING = _KnownList(0, 0, 0, ListState(), (), ())
+
+
+class _KeptLists:
+    """The lists of files that were read last, so that the next page of a file reads only what is new in it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, int, int], _KnownList] = OrderedDict()
+
+    def find(self, fd: int, stop: int) -> _KnownList | None:
+        """What is known of the beginning of a file, up to `stop` at most."""
+        with self._lock:
+            known = self._kept.get(_identity_of(fd))
+        if known is None or known.stop > stop or transcript.checksum(fd, known.stop) != known.check:
+            return None
+        return known
+
+    def put(self, fd: int, known: _KnownList) -> None:
+        """Keep it, if the file is long enough to be worth it."""
+        if known.stop < LEAST_KEPT_BYTES or len(known.messages) > _MOST_KEPT:
+            return
+        key = _identity_of(fd)
+        with self._lock:
+            self._kept[key] = known
+            self._kept.move_to_end(key)
+            while sum(len(one.messages) for one in self._kept.values()) > _MOST_KEPT or len(self._kept) > _MOST_FILES:
+                self._kept.popitem(last=False)
+
+
+def _identity_of(fd: int) -> tuple[int, int, int]:
+    # The beginning tells apart what was put together in memory, which has no inode of its own.
+    status = os.fstat(fd)
+    return status.st_dev, dirfd.inode_of(status), zlib.crc32(os.pread(fd, transcript.CHECKED, 0))
+
+
+_KEPT = _KeptLists()
+
+
 class MessageListing:
     """The list of messages that a file has at `stop`. Use it while `fd` is open.
 
@@ -46,16 +103,18 @@ class MessageListing:
     def __init__(self, fd: int, stop: int, record_limit: int, dialect: TranscriptDialect) -> None:
         self._fd, self._limit, self._dialect = fd, record_limit, dialect
         self._line: Line | None = None
-        self.messages: list[ListedMessage] = []
-        self.cut_at = 0
-        self.markers: deque[tuple[Line, int]] = deque(maxlen=MAX_MARKERS)
-        state = ListState()
-        for line in transcript.read_lines(fd, 0, record_limit, dialect=dialect, stop=stop):
+        known = _KEPT.find(fd, stop) or _NOTHING
+        self.messages, self.cut_at, state = list(known.messages), known.cut_at, known.state
+        self.markers: deque[tuple[Line, int]] = deque(known.markers, maxlen=MAX_MARKERS)
+        for line in transcript.read_lines(fd, known.stop, record_limit, dialect=dialect, stop=stop):
             if line.record is not None:
                 state, change = apply_line(state, line.record)
                 self._apply(line, line.record, change)
                 if line.record.marker is not None:
                     self.markers.append((line, len(self.messages)))
+        if stop > known.stop:
+            check, markers = transcript.checksum(fd, stop), tuple(self.markers)
+            _KEPT.put(fd, _KnownList(stop, check, self.cut_at, state, tuple(self.messages), markers))
 
     def _apply(self, line: Line, record: Record, change: ListChange) -> None:
         if change.is_cut:

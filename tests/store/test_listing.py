@@ -23,7 +23,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.source_facts import SourceFacts
 from sessiond.store import folding
-from sessiond.store.listing import MessageListing
+from sessiond.store.listing import LEAST_KEPT_BYTES, MessageListing
 from sessiond.store.paging import page_backwards
 from sessiond.store.transcript import Line
 
@@ -245,3 +245,31 @@ def test_the_files_of_the_real_program_read_in_either_way(golden):
         lines = [listing.read(number + 1) for number in range(entry.message_count)]
         assert all(line.record is not None and line.record.message is not None for line in lines)
         assert lines[::-1] == list(listing.read_backwards(entry.message_count))
+
+
+def test_a_long_file_is_read_on_from_where_it_was_read_last_unless_it_was_rewritten():
+    def said(key: str) -> bytes:
+        return json.dumps(object_of("user", key, f"{key} " + "x" * 4000)).encode() + b"\n"
+
+    def keys_of(file: File, stop: int) -> list[str]:
+        listing = MessageListing(file.fd, stop, LIMIT, GEMINI)
+        return [pair_of(listing.read(number + 1))[0] for number in range(len(listing.messages))]
+
+    keys = [f"k{number}" for number in range(2 + LEAST_KEPT_BYTES // 4000)]
+    with File(b"".join(map(said, keys))) as file:
+        size = file.path.stat().st_size
+        assert keys_of(file, size) == keys
+        with file.path.open("ab") as end:
+            end.write(b'{"$rewindTo": "k3"}\n' + said("new"))
+        grown = file.path.stat().st_size
+        assert keys_of(file, grown) == [*keys[:3], "new"]
+        assert keys_of(file, size) == keys, "an earlier place is read from the beginning"
+        with file.path.open("r+b") as damaged:
+            damaged.seek(len(said("k0")))
+            damaged.write(b"[")
+        assert len(MessageListing(file.fd, size, LIMIT, GEMINI).messages) == len(keys), (
+            "what was read is not read again"
+        )
+        other = [*reversed(keys), "more"]
+        file.path.write_bytes(b"".join(map(said, other)))
+        assert keys_of(file, file.path.stat().st_size) == other
