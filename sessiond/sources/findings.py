@@ -51,8 +51,8 @@ def _describe_files(root: OpenRoot) -> Iterator[Finding]:
         yield Finding("warn", printable(root.path_of(place)), f"it is not shown: {reason}")
     by_key = {session.key: session for session in root.sessions.values()}
     for place, key in sorted(root.shadowed.items()):
-        newer = by_key.get(key)
-        where = f": {printable(newer.path)} is newer" if newer is not None else ""
+        shown = by_key.get(key)
+        where = f": {printable(shown.path)} is shown" if shown is not None else ""
         yield Finding("warn", printable(root.path_of(place)), f"another file has its session {key}{where}")
     for session in root.sessions.values():
         what = _describe_session(session)
