@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -25,8 +26,11 @@ from sessiond.store.folder import Folder
 
 # So much of each end of a file is read for its row until the file is folded whole; shorter files are folded at once.
 END_BYTES = 48 * 1024
-# Between two blocks other threads run, the event loop among them: parsing this much takes half a millisecond.
 BLOCK_BYTES = 32 * 1024
+# Folding so much takes about a millisecond. Then others have their turn: a thread of Python code gives up the
+# interpreter only after 5 ms by itself, and a read from the page cache is too short for another to take it.
+PIECE_BYTES = 32 * 1024
+_PAUSE_S = 0.0003
 
 
 class ListedFile(msgspec.Struct, frozen=True, gc=False):
@@ -133,12 +137,13 @@ class FileReader:
         if file.found.is_compressed:
             return _mark_partial(entry, file)
         if file.size <= 2 * END_BYTES:
-            return folding.read_on(self.folder, entry, file.place, self._limit, collect=False).entry
+            return self.fold_slice(file.place, entry, file.size).entry
         with dirfd.closing(self.folder.open_file(file.place)) as fd:
             head = entry
             for line in self._lines(fd, 0, END_BYTES):
                 if line.record is not None:
                     head = self._dialect.fold(head, line.record, line.offset, 0)
+            let_others_run()
             tail = head
             begin = file.size - END_BYTES
             for line in self._lines(fd, begin + _first_line(fd, begin), file.size):
@@ -148,8 +153,13 @@ class FileReader:
 
     def fold_slice(self, place: str, entry: Entry, max_bytes: int) -> folding.Advance:
         """The entry after some more bytes of a file. Raises OSError."""
-        limit = self._limit
-        return folding.read_on(self.folder, entry, place, limit, max_bytes=max_bytes, collect=False)
+        begin = entry.file.folded_to
+        while True:
+            got = folding.read_on(self.folder, entry, place, self._limit, max_bytes=PIECE_BYTES, collect=False)
+            entry = got.entry
+            if not got.more or entry.file.folded_to - begin >= max_bytes:
+                return got
+            let_others_run()
 
     def _facts(self, file: ListedFile) -> SourceFacts:
         found = self.finder.facts_beside(self.folder.fd, file.place)
@@ -159,6 +169,11 @@ class FileReader:
 
     def _lines(self, fd: int, begin: int, stop: int) -> Iterator[transcript.Line]:
         return transcript.read_lines(fd, begin, self._limit, dialect=self._dialect, stop=stop, block=BLOCK_BYTES)
+
+
+def let_others_run() -> None:
+    """Give up the interpreter for a moment. For worker threads."""
+    time.sleep(_PAUSE_S)  # noqa: TID251 - in a thread, whose purpose it is that the event loop need not wait
 
 
 def begin_again(entry: Entry) -> Entry:

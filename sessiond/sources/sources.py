@@ -257,8 +257,12 @@ class Sources:
                     self._files.add(root, file, entry, publish=False)
 
     def _read_all(self, batch: list[tuple[OpenRoot, ListedFile]]) -> list[Entry | None]:
-        known = self._snapshot
-        return [self._files.read_known(root, file, known.get(root.path, {}).get(file.place)) for root, file in batch]
+        entries = []
+        for root, file in batch:
+            known = self._snapshot.get(root.path, {}).get(file.place)
+            entries.append(self._files.read_known(root, file, known))
+            reading.let_others_run()
+        return entries
 
     # Watching.
 
