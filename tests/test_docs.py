@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from support.docs_references import DOCS, PAGES, anchors, headings, in_code, in_page
+from support.rows import check_each
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@check_each("page", PAGES, ids=lambda page: page.name)
 def test_every_link_of_a_page_resolves_to_a_file_and_a_heading(page: Path) -> None:
     wrong = [str(pointer) for pointer in in_page(page) if pointer.problem is not None]
     assert not wrong, "\n".join(wrong)
@@ -41,7 +41,7 @@ def test_headings_get_the_anchors_that_code_hosts_give_them() -> None:
     )
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@check_each("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_no_page_names_a_path_of_a_developers_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "../reference" not in text

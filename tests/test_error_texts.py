@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.in_process import in_process_daemon
+from support.rows import check_each
 
 import sessiond
 from sessiond.config import settings as config
@@ -77,7 +78,7 @@ def _params(method: Any) -> list[dict[str, Any]]:
     return [*one_wrong, {**base, "it's": 1}, {**base, "x" * 300: None}]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@check_each("method", METHODS, ids=lambda method: method.name)
 async def test_every_error_of_every_method_is_a_sentence(tmp_path: Path, method: Any) -> None:
     async with in_process_daemon(tmp_path, '[store]\ndurability = "os"\n') as parts, parts.connect() as owner:
         texts = set()
@@ -104,7 +105,7 @@ HEADS = (
 )
 
 
-@pytest.mark.parametrize("head", HEADS)
+@check_each("head", HEADS)
 def test_invalid_http_gets_an_error_without_python(head: bytes) -> None:
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(head)
@@ -173,7 +174,7 @@ BAD_PATTERNS = {
 }
 
 
-@pytest.mark.parametrize("pattern", BAD_PATTERNS, ids=lambda pattern: pattern[:12])
+@check_each("pattern", BAD_PATTERNS, ids=lambda pattern: pattern[:12])
 def test_an_invalid_pattern_is_an_error_of_the_configuration(pattern: str) -> None:
     text = f"[tools.sessions]\nredact = true\nredactPatterns = ['x', '{pattern}']\n"
     with pytest.raises(ConfigError) as raised:

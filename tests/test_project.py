@@ -21,6 +21,7 @@ from packaging.version import Version
 from support import docs_tables
 from support.docs_references import in_code
 from support.function_names import functions_to_call, says_what_it_does
+from support.rows import check_each
 
 import sessiond
 from sessiond.methods.table import METHODS
@@ -57,7 +58,7 @@ def requirements(*extras: str) -> Iterator[Requirement]:
             yield requirement
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=name_of)
+@check_each("lock", LOCKS, ids=name_of)
 def test_a_lock_has_a_hash_for_every_package_and_no_address(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text
@@ -185,7 +186,7 @@ def test_every_source_line_and_every_page_named_in_the_code_exists() -> None:
     assert len(pointers) > 100
 
 
-@pytest.mark.parametrize("name", docs_tables.TABLES)
+@check_each("name", docs_tables.TABLES)
 def test_every_table_generated_from_the_code_is_up_to_date(name: str) -> None:
     """Defaults and ranges of parameters, keys of the configuration, commands and their options."""
     page, table = docs_tables.TABLES[name]
@@ -290,12 +291,12 @@ def test_every_function_name_says_what_a_call_does() -> None:
     assert found == [], "a name must have a verb, or a noun for the result"
 
 
-@pytest.mark.parametrize("name", ["made", "_told_of", "of", "_unread", "hung_up", "freshened", "before", "lost_from"])
+@check_each("name", ["made", "_told_of", "of", "_unread", "hung_up", "freshened", "before", "lost_from"])
 def test_a_name_of_participles_and_prepositions_alone_is_rejected(name: str) -> None:
     assert not says_what_it_does(name)
 
 
-@pytest.mark.parametrize("name", ["feed", "read", "on_gone", "has_hung_up", "lost_end", "__init__", "size_of", "cut"])
+@check_each("name", ["feed", "read", "on_gone", "has_hung_up", "lost_end", "__init__", "size_of", "cut"])
 def test_verbs_nouns_and_callbacks_are_accepted_as_names(name: str) -> None:
     assert says_what_it_does(name)
 

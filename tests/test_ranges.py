@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from msgspec import inspect
+from support.rows import check_each
 
 from sessiond import ranges
 from sessiond.cli import token
@@ -52,7 +53,7 @@ def params_with(method: str, name: str, value: Any) -> Any:
     return next(getattr(given, field.name) for field in described.fields if field.encode_name == name)
 
 
-@pytest.mark.parametrize("place", CLAMPED, ids="-".join)
+@check_each("place", CLAMPED, ids="-".join)
 def test_every_clamped_parameter_accepts_both_ends_of_its_range_and_has_its_default(place: tuple[str, str]) -> None:
     field, number = CLAMPED[place]
     least, most = number.ge, number.le
@@ -79,7 +80,7 @@ def test_exactly_these_parameters_are_clamped() -> None:
     }
 
 
-@pytest.mark.parametrize("name", RANGES)
+@check_each("name", RANGES)
 def test_the_default_of_a_range_lies_within_it(name: str) -> None:
     one = RANGES[name]
     assert one.least <= one.default <= one.most
@@ -91,8 +92,8 @@ def test_types_and_constants_list_the_same_words() -> None:
     assert get_args(Scope) == SCOPES == token.SCOPES
 
 
-@pytest.mark.parametrize("text", ["", " \n\t", "a\0b"])
-@pytest.mark.parametrize(
+@check_each("text", ["", " \n\t", "a\0b"])
+@check_each(
     ("method", "name"),
     [
         ("chat.send", "message"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.attachments.decode import Attachment, Encoding, PreparedFile, PreparedFiles, decoded_size, prepare
 from sessiond.config.settings import AttachmentsConfig
@@ -85,7 +86,7 @@ def test_attachments_are_forbidden_where_they_are_disabled() -> None:
     assert refusal([text()], AttachmentsConfig(enabled=False)) == (Forbidden, "attachments_disabled", {})
 
 
-@pytest.mark.parametrize("max_files", [0, 1, 50])
+@check_each("max_files", [0, 1, 50])
 def test_as_many_files_as_the_limit_are_accepted_and_one_more_is_refused(max_files: int) -> None:
     config = AttachmentsConfig(max_files=max_files)
     items = [text(f"f{i}") for i in range(max_files + 1)]
@@ -102,8 +103,8 @@ def test_as_many_files_as_the_limit_are_accepted_and_one_more_is_refused(max_fil
     )
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 1_048_576])
-@pytest.mark.parametrize("form", ["utf8", "base64", "bytes"])
+@check_each("size", [0, 1, 2, 3, 1_048_576])
+@check_each("form", ["utf8", "base64", "bytes"])
 def test_a_file_of_the_size_limit_is_accepted_and_one_byte_more_is_refused(size: int, form: str) -> None:
     def item(data: bytes) -> Binary:
         match form:
@@ -198,7 +199,7 @@ REFUSED_BASE64 = {
 }
 
 
-@pytest.mark.parametrize("content", REFUSED_BASE64)
+@check_each("content", REFUSED_BASE64)
 def test_anything_but_strict_base64_is_refused_with_the_reason(content: str) -> None:
     assert refusal([b64(content)]) == (
         InvalidParams,
@@ -243,12 +244,12 @@ def test_text_with_a_lone_surrogate_is_refused() -> None:
     assert refusal([text(content="a\ud800")]) == (InvalidParams, "attachments_invalid_content", {"field": CONTENT})
 
 
-@pytest.mark.parametrize("mime_type", ["text/plain", "x", "x" * 255, "text/plain; charset=utf-8"])
+@check_each("mime_type", ["text/plain", "x", "x" * 255, "text/plain; charset=utf-8"])
 def test_a_printable_mime_type_is_kept(mime_type: str) -> None:
     assert prepare([text(mime_type=mime_type)], DEFAULTS).files[0].mime_type == mime_type
 
 
-@pytest.mark.parametrize("mime_type", ["", "x" * 256, "text/plain\r\nX: y", "tëxt/plain", "\0", "\ud800"])
+@check_each("mime_type", ["", "x" * 256, "text/plain\r\nX: y", "tëxt/plain", "\0", "\ud800"])
 def test_any_other_mime_type_is_refused(mime_type: str) -> None:
     assert refusal([text(mime_type=mime_type)]) == (
         InvalidParams,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.attachments.names import check_duplicates, check_mount_path, check_name, collision_key
 from sessiond.errors import InvalidParams
@@ -61,7 +62,7 @@ ACCEPTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@check_each("name", REFUSED)
 def test_a_bad_name_is_refused_with_its_field_and_reason(name: str) -> None:
     with pytest.raises(InvalidParams) as caught:
         check_name(name, FIELD)
@@ -72,7 +73,7 @@ def test_a_bad_name_is_refused_with_its_field_and_reason(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@check_each("name", ACCEPTED)
 def test_an_ordinary_name_is_accepted_unchanged(name: str) -> None:
     assert check_name(name, FIELD) == name
 
@@ -104,7 +105,7 @@ def test_the_collision_key_ignores_case_and_normal_form(name: str) -> None:
     assert collision_key(key) == key
 
 
-@pytest.mark.parametrize(
+@check_each(
     "names",
     [
         ["a", "a"], ["A", "a"], ["é", "e\u0301"], ["É", "e\u0301"], ["straße", "STRASSE"], ["ſ", "S"], ["K", "\u212a"],
@@ -126,7 +127,7 @@ def test_names_that_only_look_alike_are_not_duplicates() -> None:
     check_duplicates(["a", "\u0430", "b", "ab", "a b", "1", "l"])
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("path", "clean"),
     [
         ("/a", "/a"), ("/mnt/attachments", "/mnt/attachments"), ("/a//b/", "/a/b"), ("//a", "/a"), ("/./a/.", "/a"),
@@ -138,7 +139,7 @@ def test_a_valid_mount_path_is_normalised(path: str, clean: str) -> None:
     assert check_mount_path(path) == clean
 
 
-@pytest.mark.parametrize(
+@check_each(
     "path",
     [
         "", "a", "./a", "a/b", "/", "//", "/.", "/..", "/a/../b", "/a/..", "/a b", "/a\n", "/a:b", "/é", "/a\\b",

@@ -19,6 +19,7 @@ from faults.record import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE_S
+from support.rows import check_each
 from support.sampling import amount, spread
 
 from sessiond.attachments import remove
@@ -450,7 +451,7 @@ def test_a_mount_inside_is_not_removed_and_is_reported(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("number", "sentence"),
     [
         (errno.EPERM, "not permitted (immutable, or somebody else's)"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from support.rows import check_each
 
 from sessiond.attachments.decode import Attachment, PreparedFile, PreparedFiles
 from sessiond.attachments.remove import RemovalReport
@@ -42,7 +43,7 @@ async def test_a_given_id_is_used(tmp_path: Path) -> None:
     assert receipt.rel_dir == f".openclaw/attachments/{OTHER}"
 
 
-@pytest.mark.parametrize("bad", ["", "..", "a", f"../{ID}", ID.upper(), ID + "/", ID + "\n", f"{ID}/../{OTHER}"])
+@check_each("bad", ["", "..", "a", f"../{ID}", ID.upper(), ID + "/", ID + "\n", f"{ID}/../{OTHER}"])
 async def test_an_id_that_is_not_a_uuid_is_refused(tmp_path: Path, bad: str) -> None:
     (tmp_path / ".openclaw/attachments" / ID).mkdir(parents=True)
     service = AttachmentService(run_sync=run_inline)

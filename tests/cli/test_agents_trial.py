@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 from sessiond.cli.agents_trial import diagnose
 
@@ -86,7 +87,7 @@ SANDBOXLESS = (
 )
 
 
-@pytest.mark.parametrize("error", LOGGED_OUT)
+@check_each("error", LOGGED_OUT)
 def test_a_missing_login_is_recognized_by_its_message(error: str) -> None:
     outside, boxed = ({"id": "a", "runtime": "exec", "sandboxed": boxed} for boxed in (False, True))
     assert "log in" in diagnose(outside, {"status": "error", "error": error})[1]

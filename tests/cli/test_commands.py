@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rows import check_each
 
 from sessiond.cli.list import show as show_list
 from sessiond.cli.terminal.screen import Screen
@@ -219,7 +220,7 @@ def test_send_finds_a_label_and_an_agent(fake: Any, sessiond: Sessiond) -> None:
     assert sessiond("send", "--agent", "bob", "agent:eve:main", "hi").status == 2
 
 
-@pytest.mark.parametrize("words", [[], ["main"], ["--label", "L"], ["--agent", "b"], ["main", ""], ["main", " "]])
+@check_each("words", [[], ["main"], ["--label", "L"], ["--agent", "b"], ["main", ""], ["main", " "]])
 def test_sending_an_empty_message_is_a_usage_error(sessiond: Sessiond, words: list[str]) -> None:
     assert sessiond("send", *words).status == 2
 
@@ -405,7 +406,7 @@ def test_a_command_makes_one_call_and_prints_the_answer(fake: Any, sessiond: Ses
     assert json.loads(sessiond(*words, "--json").out) == result
 
 
-@pytest.mark.parametrize(
+@check_each(
     "words",
     [["prune"], ["token", "mint"], ["patch", "main"], ["call", "m", "[1]"], ["call", "m", "{"], ["steer", "k", ""]],
 )
@@ -485,7 +486,7 @@ def test_watch_shows_a_changed_setting_once_and_no_internal_changes() -> None:
     assert (line(queued, 0, Screen(None), known) or "").endswith("session   changed (queued)")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("width", "shown"),
     [
         (80, "agent:reader:subagent:8… run"),
@@ -622,8 +623,8 @@ def test_an_unknown_role_is_refused_with_the_known_ones(fake: Any, sessiond: Ses
     assert "'foo' is not one of user, assistant, toolResult, tool, bashExecution" in done.err
 
 
-@pytest.mark.parametrize("words", [["list", "-n"], ["search", "x", "-n"], ["list", "--active"]])
-@pytest.mark.parametrize("count", ["0", "-3", "x"])
+@check_each("words", [["list", "-n"], ["search", "x", "-n"], ["list", "--active"]])
+@check_each("count", ["0", "-3", "x"])
 def test_a_count_must_be_at_least_one(sessiond: Sessiond, words: list[str], count: str) -> None:
     done = sessiond(*words, count)
     assert (done.status, f"'{count}' is not a whole number of at least 1" in done.err) == (2, True)

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.attachments.decode import Attachment, prepare
 from sessiond.client.files import read_attachment
@@ -32,7 +32,7 @@ def test_the_daemon_decodes_what_was_in_the_file_and_it_never_takes_more_room_th
     assert len(text) - 2 <= (len(content) + 2) // 3 * 4
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("content", "encoding"),
     [
         (b"", "utf8"),

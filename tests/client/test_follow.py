@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.client.errors import RpcError
 from sessiond.client.follow import FollowState
@@ -346,7 +347,7 @@ def test_messages_that_one_line_changes_are_all_delivered() -> None:
     assert texts_of(list(filter(follow.take, events))) == ["go", "a", "result", "ab", "results"]
 
 
-@pytest.mark.parametrize("cursor", [None, 5, "", "start", "\u0663-1-x", "-1", "a@1"])
+@check_each("cursor", [None, 5, "", "start", "\u0663-1-x", "-1", "a@1"])
 def test_a_cursor_of_another_form_has_no_place(cursor: object) -> None:
     event = growing(1, 1, "m", "a")
     event.params["cursor"] = cursor

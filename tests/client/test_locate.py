@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.rows import check_each
 
 SHOW_SOCKET = "from sessiond.client import locate; print(locate.socket_path())"
 SHOW_TOKEN = "from sessiond.client import locate; print(locate.find_token())"
@@ -62,7 +63,7 @@ def test_without_the_variable_the_users_runtime_folder_is_searched(short_path: P
     assert f"/run/user/{os.getuid()}/sessiond/sessiond.sock" in by_default
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("environment", "expected"),
     [
         ({"SESSIOND_STORE": "/s", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/s/run/sessiond.sock"),

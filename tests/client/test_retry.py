@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
+from support.rows import check_each
 
 from sessiond.client import CallTimeout, ConnectionLost, DaemonNotRunning, RpcError
 from sessiond.client.errors import NotSent
@@ -31,7 +31,7 @@ def retry_until_given_up(attempts: Attempts, *errors: Exception) -> float:
         now += attempts.backoff.next_s()
 
 
-@pytest.mark.parametrize("error", [GONE, LOST, STOPPING])
+@check_each("error", [GONE, LOST, STOPPING])
 def test_calls_are_retried_for_some_seconds_while_the_daemon_is_away(error: Exception) -> None:
     assert RECONNECT_S <= retry_until_given_up(attempts_of("sessions_list"), error) < RECONNECT_S + MAX_DELAY_S
 
@@ -66,7 +66,7 @@ def test_retries_end_if_the_daemon_is_stuck_however_long_each_attempt_takes() ->
     assert not attempts.may_retry(GONE, 2 * RECONNECT_S)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("method", "params", "keyed", "repeats"),
     [
         ("sessions_list", {}, False, True),

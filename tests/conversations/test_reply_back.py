@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 from support.conversing_runs import ALICE, BOB, Adapter, ConversationHarness, conversation_harness, host_with, scripted
+from support.rows import check_each
 from support.supervised_runs import Agent, ScriptedFollowUp
 
 from sessiond.model.record import FINAL
@@ -93,7 +94,7 @@ async def test_the_message_of_every_step_has_its_provenance(tmp_path: Path, auto
     assert [turn.max_turns for turn in turns] == [None, 5, 5, 5, None]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("alices", "bobs", "steps"),
     [
         (["REPLY_SKIP"], ["b0", "said"], ["primary", "reply", "announce"]),
@@ -150,7 +151,7 @@ async def test_a_message_from_the_owner_or_from_the_session_itself_gets_no_reply
     assert telegram.texts == ["one", "two"]
 
 
-@pytest.mark.parametrize("said", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP ", "", "\n"])
+@check_each("said", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP ", "", "\n"])
 async def test_an_announce_skip_or_an_empty_announcement_is_not_delivered(
     tmp_path: Path, autojump_clock: Any, said: str
 ):
@@ -203,7 +204,7 @@ async def test_the_send_policy_can_deny_the_delivery_of_an_announcement(tmp_path
         assert await harness.announcing.status(run.session, run.run_id) == "skipped"
 
 
-@pytest.mark.parametrize("ending", ["error", "timeout", "aborted"])
+@check_each("ending", ["error", "timeout", "aborted"])
 async def test_no_conversation_follows_a_primary_run_that_did_not_end_ok(
     tmp_path: Path, autojump_clock: Any, ending: str
 ):
@@ -318,7 +319,7 @@ async def test_turns_without_a_channel_end_without_an_announce_step(tmp_path: Pa
         assert late.turns == []
 
 
-@pytest.mark.parametrize(("alices", "said"), [(None, "b0"), (["REPLY_SKIP"], "b0"), (["a1", "REPLY_SKIP"], "b1")])
+@check_each(("alices", "said"), [(None, "b0"), (["REPLY_SKIP"], "b0"), (["a1", "REPLY_SKIP"], "b1")])
 async def test_an_agent_without_announce_steps_announces_its_last_reply(
     tmp_path: Path, autojump_clock: Any, alices: list[str] | None, said: str
 ):

@@ -18,6 +18,7 @@ import trio.testing
 from support.foreign_sessions import key_of, pi_file
 from support.in_process import in_process_daemon
 from support.real_daemon import PATIENCE_S, Daemon, Wire
+from support.rows import check_each
 from support.subscribed_connections import Curl, curl
 from trio.testing import MockClock
 
@@ -92,7 +93,7 @@ _BAD_NUMBERS = ["x", "1.5", "1e3", "1_0", "%d9%a3", "%201", "9" * 400]
 _BAD_FLAGS = ["?follow=2", "?follow=yes", "?follow=", "?includeTools=maybe", "?includeTools=True"]
 
 
-@pytest.mark.parametrize(
+@check_each(
     "query", [*(f"?limit={text}" for text in _BAD_NUMBERS), *_BAD_FLAGS, "?cursor=x", "?cursor=0-0-000000000000"]
 )
 def test_a_bad_query_gives_400_and_names_the_field(running: Daemon, key: str, query: str) -> None:

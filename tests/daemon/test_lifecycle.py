@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.rows import check_each
 
 from sessiond.daemon.lifecycle import _exit_code
 from sessiond.errors import ConfigError, StoreGone, StoreInUse
@@ -17,7 +18,7 @@ def together(*errors: Exception) -> ExceptionGroup[Exception]:
     return ExceptionGroup("", errors)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("error", "code", "text"),
     [
         (BAD, 78, "it cannot be read"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.daemon.notify import Notifier, from_environment, logs_to_journal, watchdog_seconds
 
@@ -86,7 +87,7 @@ def test_a_status_text_cannot_inject_another_variable(service_manager: ServiceMa
     assert service_manager.heard() == ["STATUS=one STOPPING=1  two?"]
 
 
-@pytest.mark.parametrize("address", [None, "", "vsock:2:1", "relative/path", "/" + "x" * 107, "@" + "x" * 107])
+@check_each("address", [None, "", "vsock:2:1", "relative/path", "/" + "x" * 107, "@" + "x" * 107])
 def test_without_a_service_manager_nothing_is_sent_and_nothing_fails(address: str | None) -> None:
     notifier = from_environment({} if address is None else {"NOTIFY_SOCKET": address})
     assert not notifier.listening
@@ -139,7 +140,7 @@ def _is_socket(fd: int) -> bool:
     return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("environ", "seconds"),
     [
         ({}, None),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.conversing_runs import Adapter
 from support.patience import PATIENCE_S
+from support.rows import check_each
 from support.shortage import free_descriptors
 from support.supervised_runs import ignore_call
 
@@ -180,7 +181,7 @@ class TestThreads:
                 await channels.bind_thread(target, "agent:main:subagent:1", None)
             assert caught.value.code == "thread_unsupported"
 
-    @pytest.mark.parametrize("answer", [None, {}, {"threadId": ""}, {"threadId": None}, {"threadId": True}, [], "t"])
+    @check_each("answer", [None, {}, {"threadId": ""}, {"threadId": None}, {"threadId": True}, [], "t"])
     async def test_an_answer_without_a_thread_is_unsupported(self, answer: Any):
         channels, adapter = make_channels(), Adapter(threads=True)
 
@@ -233,7 +234,7 @@ class TestCommands:
         assert "SECRET" not in environ
         assert environ["PATH"] == "/usr/bin:/bin"
 
-    @pytest.mark.parametrize(
+    @check_each(
         ("command", "sentence"),
         [
             (("sh", "-c", "echo oops >&2; exit 3"), "command exited with status 3: oops"),
@@ -267,7 +268,7 @@ class TestCommands:
         values = {"title": "T", "text": "X", "to": "1", "sessionKey": "k", "deliveryId": "d", **fields}
         return command_for(("p", part), values, environ={}, cwd=Path("/")).argv[1]
 
-    @pytest.mark.parametrize(
+    @check_each(
         ("part", "fields", "filled"),
         [
             ("{text}", {"text": "--help"}, " --help"),

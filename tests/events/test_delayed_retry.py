@@ -6,8 +6,8 @@ import errno
 import os
 from typing import Any
 
-import pytest
 import trio
+from support.rows import check_each
 
 from sessiond.events.delayed_retry import RETRY_S, DelayedRetry
 
@@ -16,7 +16,7 @@ def error(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("code", "passes"),
     [(errno.EMFILE, True), (errno.EIO, True), (errno.ENOENT, False), (errno.EACCES, False), (errno.ELOOP, False)],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 import trio
 import trio.testing
 from support.followed_store import (
@@ -17,6 +16,7 @@ from support.followed_store import (
     header,
     line,
 )
+from support.rows import check_each
 
 from sessiond.events.watch import Kind
 from sessiond.events.watch_backend import Rescan
@@ -42,7 +42,7 @@ async def wait_for_counts(parts: FollowedStore, expected: dict[str, int]) -> Non
     assert counts(parts) == expected
 
 
-@pytest.mark.parametrize("watcher", BACKENDS)
+@check_each("watcher", BACKENDS)
 async def test_changes_between_the_scan_and_the_feed_are_noticed(tmp_path: Path, watcher: Kind) -> None:
     grows, goes, moves = (session_file(tmp_path, name) for name in ("grows", "goes", "moves"))
     session_file(tmp_path, "stays")

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 from support.followed_store import PATIENCE_S, FollowedStore, followed_store
+from support.rows import check_each
 
 from sessiond.errors import StorageError, StoreGone
 from sessiond.events.watch import Kind
@@ -34,8 +35,8 @@ def contents(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.rglob("*.jsonl")]
 
 
-@pytest.mark.parametrize("watcher", BACKENDS)
-@pytest.mark.parametrize("part", ["agents", "agents/main", "agents/main/sessions"])
+@check_each("watcher", BACKENDS)
+@check_each("part", ["agents", "agents/main", "agents/main/sessions"])
 async def test_the_daemon_goes_on_with_a_folder_that_was_replaced_by_a_copy(
     tmp_path: Path, part: str, watcher: Kind
 ) -> None:
@@ -91,8 +92,8 @@ async def test_a_folder_that_comes_back_after_a_moment_keeps_its_sessions(tmp_pa
         assert transcripts(tmp_path / "store") == [str(session.path)]
 
 
-@pytest.mark.parametrize("part", ["agents/main/sessions", "agents/main/sessions/{id}.jsonl"])
-@pytest.mark.parametrize("copied", [False, True])
+@check_each("part", ["agents/main/sessions", "agents/main/sessions/{id}.jsonl"])
+@check_each("copied", [False, True])
 async def test_a_session_object_is_valid_again_when_its_folder_comes_back(
     tmp_path: Path, part: str, copied: bool
 ) -> None:
@@ -117,8 +118,8 @@ async def test_a_session_object_is_valid_again_when_its_folder_comes_back(
         assert b"after" in (tmp_path / "store" / held.path).read_bytes()
 
 
-@pytest.mark.parametrize("part", ["", "agents", "agents/main", "agents/main/sessions"])
-@pytest.mark.parametrize("copied", [False, True])
+@check_each("part", ["", "agents", "agents/main", "agents/main/sessions"])
+@check_each("copied", [False, True])
 async def test_nothing_is_stored_in_a_moved_folder_before_the_watcher_reports_the_move(
     tmp_path: Path, part: str, copied: bool
 ) -> None:
@@ -157,8 +158,8 @@ async def test_a_move_of_a_folder_above_the_store_is_noticed_at_the_next_write(t
     assert str(above / "store") in said
 
 
-@pytest.mark.parametrize("part", ["", "agents"])
-@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+@check_each("part", ["", "agents"])
+@check_each("how", ["removed", "moved", "replaced"])
 async def test_a_store_that_stays_away_ends_the_daemon_with_a_clear_message(
     tmp_path: Path, part: str, how: str
 ) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 from support.followed_store import sees_all
 from support.live_events import KEY, OTHER, changed_event, follower, message_event
+from support.rows import check_each
 
 from sessiond.events.bus import EventBus
 from sessiond.events.subscription import MAX_QUEUED_BYTES, FollowPlace
@@ -115,7 +115,7 @@ async def test_a_reread_removes_the_session_from_the_queue_and_keeps_its_newest_
     assert (lag.place, lag.change) == (FollowPlace("s", 0, 0, "rewritten"), changed_event(2))
 
 
-@pytest.mark.parametrize(("seq", "received"), [(0, False), (4, False), (5, True), (9, True)])
+@check_each(("seq", "received"), [(0, False), (4, False), (5, True), (9, True)])
 async def test_the_first_live_message_decides_which_places_were_received(seq: int, received: bool) -> None:
     bus = EventBus()
     subscription, _ = follower(bus, None)
@@ -187,7 +187,7 @@ async def test_only_a_follower_that_knew_the_old_session_gets_the_reset() -> Non
     assert (earlier.behind[KEY].place.reason, new.behind[KEY].place.reason) == ("reset", None)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("place", "live", "expected"),
     [
         (None, True, FollowPlace("s", 0, 0, "rewritten")),

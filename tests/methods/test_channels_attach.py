@@ -11,6 +11,7 @@ from support.in_process import Refused, in_process_daemon
 from support.in_process_agents import Program, adapter, program, until
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
@@ -36,7 +37,7 @@ def test_attaching_needs_a_lasting_connection_and_the_scope(
     assert failed.value.error["code"] == -32003
 
 
-@pytest.mark.parametrize(
+@check_each(
     "params",
     [
         {"channel": ""},
@@ -131,8 +132,8 @@ async def _acknowledge(_: Program, __: dict[str, Any]) -> Any:
     return {}
 
 
-@pytest.mark.parametrize("claims", [{"session_key": GROUP}, {"agent_id": "main"}, {"sandboxed": True}])
-@pytest.mark.parametrize("method", ["channels.attach", "daemon.status"])
+@check_each("claims", [{"session_key": GROUP}, {"agent_id": "main"}, {"sandboxed": True}])
+@check_each("method", ["channels.attach", "daemon.status"])
 async def test_a_token_that_does_not_see_all_sessions_is_refused(tmp_path: Path, method: str, claims: dict[str, Any]):
     narrowed = Caller(kind="token", scopes=frozenset({"admin"}), **claims)
     params = {"channel": "telegram"} if method == "channels.attach" else {}

@@ -10,6 +10,7 @@ import trio
 from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
+from support.rows import check_each
 
 KEY = "agent:alice:main"
 
@@ -26,7 +27,7 @@ async def never_answer(_: Program, __: dict[str, Any]) -> Any:
     await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("name", ["chat.abort", "sessions.abort"])
+@check_each("name", ["chat.abort", "sessions.abort"])
 def test_without_a_run_nothing_is_aborted(call: Call, fresh: str, name: str) -> None:
     assert call(name, sessionKey=fresh) == {"aborted": False, "runIds": []}
     assert call(name, sessionKey=fresh, runId="no.such") == {"aborted": False, "runIds": []}

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 
 def test_messages_are_appended_and_no_agent_runs(call: Call, shared: Daemon, fresh: str) -> None:
@@ -21,7 +22,7 @@ def test_messages_are_appended_and_no_agent_runs(call: Call, shared: Daemon, fre
     assert [message["content"] for message in page["messages"]] == ["one", []]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("messages", "field"),
     [
         ([], "$.messages"),

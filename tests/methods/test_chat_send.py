@@ -12,6 +12,7 @@ from support.in_process import in_process_daemon
 from support.in_process_agents import Program, adapter, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 GROUP = "agent:main:telegram:group:-100"
 
@@ -31,7 +32,7 @@ class TestOverEveryTransport:
         call("chat.send", sessionKey=key, message="x")
         assert shared.call("sessions.resolve", key=key)["key"] == key
 
-    @pytest.mark.parametrize(
+    @check_each(
         ("params", "code"),
         [
             ({"sessionKey": "agent:nobody:main", "message": "x"}, -32002),
@@ -218,7 +219,7 @@ class TestAttachments:
             assert (await owner.call("chat.send", **asked))["runId"] == sent["runId"]
             assert len(list(folder.parent.iterdir())) == 1
 
-    @pytest.mark.parametrize(
+    @check_each(
         ("files", "code"),
         [
             ([{"name": "../x", "content": ""}], "attachments_invalid_name"),

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.foreign_daemon import READER, daemon, home_of
 from support.foreign_sessions import UUID, key_of, pi_file, pi_header, pi_line
 from support.in_process import Connection
+from support.rows import check_each
 
 from sessiond.model.caller import Caller
 from sessiond.sessions import listing
@@ -70,7 +70,7 @@ async def test_the_task_of_a_sub_agent_and_messages_of_other_sessions_are_no_tit
         assert "title" not in found["agent:main:parent"]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("sources", "keys"),
     [
         (["pi"], {key_of(1)}),
@@ -86,7 +86,7 @@ async def test_a_list_of_chosen_sources(tmp_path: Path, sources: list[str], keys
         assert set(await rows(owner, sources=sources)) == keys
 
 
-@pytest.mark.parametrize("sources", [[], ["pi", "nonsense"], "pi", [1]])
+@check_each("sources", [[], ["pi", "nonsense"], "pi", [1]])
 async def test_sources_that_are_none_or_unknown_are_refused(tmp_path: Path, sources: Any) -> None:
     async with daemon(tmp_path) as (_, owner):
         for method in ("sessions_list", "sessions.list"):
@@ -94,7 +94,7 @@ async def test_sources_that_are_none_or_unknown_are_refused(tmp_path: Path, sour
             assert (error["code"], error["data"]["field"].startswith("$.sources")) == (-32602, True)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("cwd", "fits"),
     [
         ("/home/me", True),
@@ -113,7 +113,7 @@ async def test_a_list_of_what_was_done_in_a_folder_or_below(tmp_path: Path, cwd:
         assert set(await rows(owner, cwd=cwd)) == ({key_of(1)} if fits else set())
 
 
-@pytest.mark.parametrize("cwd", ["", "work", "~/work", "/a\0b"])
+@check_each("cwd", ["", "work", "~/work", "/a\0b"])
 async def test_a_folder_that_is_no_absolute_path_is_refused(tmp_path: Path, cwd: str) -> None:
     async with daemon(tmp_path) as (_, owner):
         error = await owner.failure("sessions_list", cwd=cwd)

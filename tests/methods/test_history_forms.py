@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.foreign_daemon import READER, daemon, home_of
 from support.foreign_sessions import UUID, key_of, pi_file, pi_line
 from support.in_process import Connection
+from support.rows import check_each
 
 KEY = key_of(1)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ"
@@ -135,7 +135,7 @@ async def test_our_own_transcripts_have_raw_lines_and_markers_too(tmp_path: Path
         assert [place["seq"] for place in system["positions"]] == [1, 2, 2, 3, 4]
 
 
-@pytest.mark.parametrize("name", [UUID.format(1), UUID.format(1).upper(), KEY.upper(), f"  {KEY} "])
+@check_each("name", [UUID.format(1), UUID.format(1).upper(), KEY.upper(), f"  {KEY} "])
 async def test_a_native_id_and_a_key_in_other_letters_name_the_session(tmp_path: Path, name: str) -> None:
     write_session(home_of(tmp_path))
     async with daemon(tmp_path) as (_, owner):

@@ -12,6 +12,7 @@ import trio
 from support.in_process import InProcessDaemon, Refused, in_process_daemon
 from support.in_process_agents import until
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.model.caller import OWNER, Caller
 
@@ -62,7 +63,7 @@ async def test_after_a_crash_files_of_an_archived_session_are_removed_at_the_nex
         await until(lambda: not journal_notes(tmp_path))
 
 
-@pytest.mark.parametrize("stage", ["noted", "writing", "written", "accepted"])
+@check_each("stage", ["noted", "writing", "written", "accepted"])
 async def test_files_left_by_a_crash_are_removed_unless_a_record_claims_them(tmp_path: Path, stage: str) -> None:
     async with in_process_daemon(tmp_path) as there, there.connect() as owner:
         session_id = await send_file(there, owner)
@@ -158,8 +159,8 @@ TOKEN = Caller(
 )
 
 
-@pytest.mark.parametrize("caller", [OWNER, TOKEN], ids=["owner", "token"])
-@pytest.mark.parametrize("method", ["chat.send", "sessions_spawn"])
+@check_each("caller", [OWNER, TOKEN], ids=["owner", "token"])
+@check_each("method", ["chat.send", "sessions_spawn"])
 async def test_no_caller_can_have_the_daemon_read_a_file(tmp_path: Path, caller: Caller, method: str) -> None:
     """A path must be read by the client with its own rights: the daemon's rights are not the caller's."""
     secret = tmp_path / "secret.txt"

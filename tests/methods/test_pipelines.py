@@ -11,6 +11,7 @@ import trio
 from support.in_process import Connection, in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 KEY = "agent:bob:main"
 
@@ -218,8 +219,8 @@ async def test_delete_and_reset_wait_for_a_message_whose_files_are_being_written
         assert all("with files" not in other.read_text() for other in sessions.glob("*.jsonl"))
 
 
-@pytest.mark.parametrize("more", [{}, {"attachments": FILES}], ids=["plain", "files"])
-@pytest.mark.parametrize("size", [1, 1_000_000])
+@check_each("more", [{}, {"attachments": FILES}], ids=["plain", "files"])
+@check_each("size", [1, 1_000_000])
 async def test_a_message_is_accepted_even_if_its_client_disconnects_at_once(
     tmp_path: Path, size: int, more: dict[str, Any]
 ):

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.errors import StorageError
 
@@ -54,7 +54,7 @@ async def start_two_runs(folder: Path) -> AsyncIterator[tuple[FullDisk, Connecti
             yield FullDisk(there), owner, ids
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("method", "params"),
     [
         ("chat.abort", {"sessionKey": PARENT}),

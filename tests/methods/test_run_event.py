@@ -10,6 +10,7 @@ import trio
 from support.in_process import Refused, in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 KEY = "agent:alice:main"
 
@@ -51,7 +52,7 @@ async def test_deltas_and_tool_events_are_live_and_messages_are_stored_in_order(
         assert said == ["go", *map(str, range(100)), [], [{"type": "text", "text": "done"}]]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("event", "code"),
     [
         ({"type": "delta"}, -32602),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 OPEN = """
 [tools.sessions]
@@ -122,7 +122,7 @@ async def test_a_timeout_may_be_a_fraction_of_a_second(tmp_path: Path):
         )
 
 
-@pytest.mark.parametrize("number", range(5))
+@check_each("number", range(5))
 async def test_a_message_sent_while_the_agent_disconnects_waits_for_its_return(tmp_path: Path, number: int):
     async with in_process_daemon(tmp_path, attached_agents_config("bob")) as there, there.connect() as owner:
         await owner.call("sessions.create", key=BOB)

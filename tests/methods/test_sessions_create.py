@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 
 def test_a_session_created_without_a_key_gets_one(call: Call) -> None:
@@ -43,7 +44,7 @@ def test_a_label_in_use_is_a_conflict(call: Call, shared: Daemon) -> None:
     assert failed.value.error["code"] == -32004
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("params", "code"),
     [
         ({"key": "agent:nobody:x"}, -32002),

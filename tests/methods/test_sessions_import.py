@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.in_process import in_process_daemon
+from support.rows import check_each
 
 from sessiond.model.caller import Caller
 
@@ -178,7 +178,7 @@ async def test_followers_hear_of_imported_sessions(tmp_path: Path) -> None:
         assert (event["phase"], event["reason"]) == ("create", "imported")
 
 
-@pytest.mark.parametrize("path", ["relative/path", "/nowhere/at/all", "/dev/null", "/proc/version", "/usr"])
+@check_each("path", ["relative/path", "/nowhere/at/all", "/dev/null", "/proc/version", "/usr"])
 async def test_a_path_that_is_not_an_openclaw_folder_is_refused(tmp_path: Path, path: str) -> None:
     async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         error = await client.failure("sessions.import", path=path)

@@ -10,6 +10,7 @@ import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
@@ -177,7 +178,7 @@ async def test_secrets_are_masked_for_the_reader(owner, reader) -> None:
     assert "abcdefghijklmnop" not in message["text"]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("method", "target"), [("chat.send", "sessionKey"), ("sessions_send", "sessionKey"), ("sessions.steer", "key")]
 )
 async def test_messages_kept_for_an_inbox_do_not_trigger_the_idle_reset(tmp_path, method, target) -> None:

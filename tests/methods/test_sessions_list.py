@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_filters_apply_before_the_limit(call: Call, shared: Daemon, fresh: str) 
     assert call("sessions_list", activeMinutes=0.5, search=cron)["count"] == 1
 
 
-@pytest.mark.parametrize(("given", "most"), [(0, 1), (-3, 1), (1.9, 1), (10**9, 200)])
+@check_each(("given", "most"), [(0, 1), (-3, 1), (1.9, 1), (10**9, 200)])
 def test_the_limit_is_floored_and_clamped(call: Call, fresh: str, given: float, most: int) -> None:
     assert len(call("sessions_list", limit=given)["sessions"]) <= most
 

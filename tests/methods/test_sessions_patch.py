@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
+from support.rows import check_each
 
 from sessiond.model.caller import Caller
 
@@ -74,7 +74,7 @@ async def test_a_patch_that_changes_nothing_writes_nothing(tmp_path: Path) -> No
         assert len(_records(daemon)) == 1
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("params", "field"),
     [
         ({"label": " "}, "$.label"),
@@ -99,7 +99,7 @@ async def test_an_invalid_value_is_refused_and_changes_nothing(
         assert len(_records(daemon)) == 1
 
 
-@pytest.mark.parametrize(
+@check_each(
     "params",
     [
         {"contextTokens": 0},

@@ -8,6 +8,7 @@ import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
@@ -265,7 +266,7 @@ async def test_a_message_after_the_idle_limit_resets_the_session_and_a_repeated_
         assert services.store.catalog.by_key[KEY].entry.message_count == 10
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("method", "target"), [("chat.send", "sessionKey"), ("sessions_send", "sessionKey"), ("sessions.steer", "key")]
 )
 async def test_a_new_message_by_any_method_triggers_the_idle_reset(tmp_path: Path, method: str, target: str) -> None:

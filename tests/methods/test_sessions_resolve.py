@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 
 def test_a_key_an_id_and_a_label_resolve_to_the_same_session(call: Call, shared: Daemon) -> None:
@@ -19,14 +20,14 @@ def test_a_key_an_id_and_a_label_resolve_to_the_same_session(call: Call, shared:
     assert call("sessions.resolve", label=label) == wanted
 
 
-@pytest.mark.parametrize("params", [{}, {"key": "main", "label": "x"}])
+@check_each("params", [{}, {"key": "main", "label": "x"}])
 def test_exactly_one_of_key_id_and_label_must_be_given(call: Call, params: dict[str, str]) -> None:
     with pytest.raises(CallFailed) as failed:
         call("sessions.resolve", **params)
     assert failed.value.error["code"] == -32602
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("key", "code"),
     [
         ("agent:main", -32602),

@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from support.in_process import Connection, in_process_daemon
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.model.caller import Caller
 
@@ -65,7 +65,7 @@ async def test_filters_and_limits_apply(tmp_path: Path) -> None:
         assert _matching_keys(await client.call(search, query="hello", since=10**30)) == []
 
 
-@pytest.mark.parametrize("query", ["", " \n", "x" * 513])
+@check_each("query", ["", " \n", "x" * 513])
 async def test_an_invalid_query_is_refused(tmp_path: Path, query: str) -> None:
     async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         error = await client.failure("sessions_search", query=query)

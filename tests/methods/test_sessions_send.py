@@ -15,6 +15,7 @@ from support.in_process_agents import Program, adapter, agent, attached_agents_c
 from support.method_calls import Call, CallFailed
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 OPEN = """
 [tools.sessions]
@@ -59,7 +60,7 @@ class TestOverEveryTransport:
         ):
             assert call("sessions_send", message="x", **name)["sessionKey"] == fresh
 
-    @pytest.mark.parametrize(
+    @check_each(
         ("params", "code", "message"),
         [
             ({"message": "x"}, -32602, "Either sessionKey or label is required."),
@@ -266,7 +267,7 @@ async def test_a_client_that_loses_its_connection_can_still_get_the_reply(tmp_pa
             assert (got["status"], got["reply"], len(bob.turns)) == ("ok", "done", 1)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("how", "error"),
     [
         ("refuses", "{'code': 1}"),

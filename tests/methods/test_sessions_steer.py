@@ -11,6 +11,7 @@ import trio
 from support.in_process import Refused, in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.method_calls import Call, CallFailed
+from support.rows import check_each
 
 KEY = "agent:alice:main"
 
@@ -28,7 +29,7 @@ def test_the_same_idempotency_key_gives_the_same_run(call: Call, fresh: str) -> 
     assert failed.value.error["code"] == -32004
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("params", "code"),
     [
         ({"key": "agent:main:none", "message": "x"}, -32002),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 
 def test_a_token_acts_for_its_session_with_its_scopes(call: Call, shared: Daemon, fresh: str) -> None:
@@ -17,7 +18,7 @@ def test_a_token_acts_for_its_session_with_its_scopes(call: Call, shared: Daemon
     assert [one["key"] for one in call("sessions_list", by=made["token"])["sessions"]] == [fresh]
 
 
-@pytest.mark.parametrize(
+@check_each(
     "params",
     [{"scopes": []}, {"scopes": ["root"]}, {"scopes": ["list"], "agentId": "Not An Id"}, {"scopes": "list"}],
 )

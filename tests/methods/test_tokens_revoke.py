@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 
 def test_a_revoked_token_is_refused(call: Call, shared: Daemon, fresh: str) -> None:
@@ -22,7 +23,7 @@ def test_a_token_can_be_revoked_by_its_text(call: Call, shared: Daemon, fresh: s
     assert call("tokens.revoke", token=made["token"]) == {"revoked": True}
 
 
-@pytest.mark.parametrize("params", [{}, {"id": "a" * 32, "token": "x"}, {"id": "short"}])
+@check_each("params", [{}, {"id": "a" * 32, "token": "x"}, {"id": "short"}])
 def test_exactly_one_valid_name_of_a_token_must_be_given(call: Call, params: dict[str, str]) -> None:
     with pytest.raises(CallFailed) as failed:
         call("tokens.revoke", **params)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import trio
 from support.in_process import in_process_daemon
 from support.in_process_agents import attached_agents_config
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 ANSWERS = {
     "a lone surrogate": (rb'"result":{"reply":"cut \ud83d"}', ("ok", "cut \ufffd", None)),
@@ -26,8 +26,8 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("shape", [b"%s", b"[%s]"])
+@check_each("answer", ANSWERS)
+@check_each("shape", [b"%s", b"[%s]"])
 async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: str, shape: bytes) -> None:
     text, (status, reply, error) = ANSWERS[answer]
     async with (

@@ -11,6 +11,7 @@ import pytest
 import trio
 from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
+from support.rows import check_each
 
 T = 1795224660000
 AGENTS = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\nworkspace = "{workspace}"\n'
@@ -60,7 +61,7 @@ ENTRY_RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(ENTRY_RECORDS)))
+@check_each("number", range(len(ENTRY_RECORDS)))
 async def test_the_daemon_starts_twice_with_a_hostile_entry_record(tmp_path: Path, number: int) -> None:
     key = f"agent:main:subagent:{CHILD_ID}"
     write(tmp_path / "store", "s1", header("s1", key, spawnedBy=MAIN), custom("entry", **ENTRY_RECORDS[number]))
@@ -86,7 +87,7 @@ RUN_RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(RUN_RECORDS)))
+@check_each("number", range(len(RUN_RECORDS)))
 async def test_the_daemon_starts_twice_with_a_hostile_run_record(tmp_path: Path, number: int) -> None:
     write(tmp_path / "store", "s1", header("s1", MAIN), custom("run", **RUN_RECORDS[number]))
     await run_daemon(tmp_path)
@@ -108,7 +109,7 @@ CONVERSATION_RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(CONVERSATION_RECORDS)))
+@check_each("number", range(len(CONVERSATION_RECORDS)))
 async def test_the_daemon_starts_twice_with_a_hostile_conversation_record(tmp_path: Path, number: int) -> None:
     write(tmp_path / "store", "s1", header("s1", MAIN), custom("talk", **CONVERSATION_RECORDS[number]))
     await run_daemon(tmp_path)
@@ -182,8 +183,8 @@ def _put_link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("name", ["outbox", "spawning", "backups"])
-@pytest.mark.parametrize("put", [_put_link, Path.touch], ids=["link", "file"])
+@check_each("name", ["outbox", "spawning", "backups"])
+@check_each("put", [_put_link, Path.touch], ids=["link", "file"])
 async def test_a_link_or_file_in_place_of_a_store_folder_is_reported_and_the_daemon_starts(
     tmp_path: Path, name: str, put: Callable[[Path], None]
 ) -> None:
@@ -253,7 +254,7 @@ async def test_the_daemon_starts_when_a_folder_has_replaced_a_transcript_with_an
     await run_daemon(tmp_path)
 
 
-@pytest.mark.parametrize(
+@check_each(
     "usage",
     [
         {"input": None},

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from support.rows import check_each
 from support.supervised_runs import MAIN, Agent, FakeHost, RunHarness, ignore_call, request, run_harness
 
 from sessiond.errors import StorageError
@@ -172,7 +173,7 @@ async def test_a_run_record_without_a_usable_request_is_ended_as_interrupted(tmp
         assert sorted(ends) == sorted([(run_id, "error"), ("odd", "error")])
 
 
-@pytest.mark.parametrize("status", sorted(FINAL))
+@check_each("status", sorted(FINAL))
 async def test_the_end_of_a_run_reads_the_same_after_a_restart(tmp_path: Path, autojump_clock: Any, status: str):
     async with run_harness(tmp_path / "store") as harness:
         if status == "error":
@@ -264,8 +265,8 @@ def _as_adopted(data: bytes) -> bytes:
     return json.dumps(named).encode() + b"\n" + custom_line("0" * 16, None, 1, ENTRY, {"sessionKey": MAIN}) + rest
 
 
-@pytest.mark.parametrize("removed", [False, True], ids=["original stays", "original removed"])
-@pytest.mark.parametrize("kind", ["beside", "key", "header", "agent", "adopted"])
+@check_each("removed", [False, True], ids=["original stays", "original removed"])
+@check_each("kind", ["beside", "key", "header", "agent", "adopted"])
 async def test_an_open_run_of_a_copied_transcript_runs_once_over_several_restarts(
     tmp_path: Path, autojump_clock: Any, kind: str, removed: bool
 ):

@@ -10,6 +10,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 from support.conversing_runs import ALICE, BOB, Adapter, conversation_harness, host_with, scripted
+from support.rows import check_each
 from support.supervised_runs import MAIN, Agent, FakeHost, RunHarness, ignore_call, request, run_harness
 
 from sessiond.errors import Conflict, NotFound, StorageError
@@ -273,7 +274,7 @@ async def test_a_conversation_goes_on_after_a_reset_of_either_session(tmp_path: 
         assert await conversing.announcing.status(run.session, run.run_id) == "delivered"
 
 
-@pytest.mark.parametrize("killed", [None, "in the middle", "afterwards"])
+@check_each("killed", [None, "in the middle", "afterwards"])
 async def test_the_reply_is_delivered_when_a_reset_cuts_off_the_announce_step(
     tmp_path: Path, autojump_clock: Any, killed: str | None
 ):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.in_process import in_process_daemon
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.runs.run_slots import RunSlots, Slot
 
@@ -60,7 +61,7 @@ KINDS: dict[str, tuple[Slot, int]] = {
 }
 
 
-@pytest.mark.parametrize("key", KINDS)
+@check_each("key", KINDS)
 def test_runs_of_each_kind_have_a_limit_of_their_own(key: str) -> None:
     """The configured ones are not meant for agents whose runs start nothing."""
     slots = RunSlots(lambda: (3, 2), lambda agent_id: agent_id == "quick")

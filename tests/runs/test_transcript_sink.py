@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
@@ -36,8 +36,8 @@ SHAPES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("raw", [False, True])
+@check_each("shape", SHAPES)
+@check_each("raw", [False, True])
 async def test_a_custom_record_contains_no_file_content(tmp_path: Path, shape: str, *, raw: bool) -> None:
     data = msgspec.Raw(msgspec.json.encode(SHAPES[shape])) if raw else SHAPES[shape]
     async with in_process_daemon(tmp_path) as parts, parts.connect() as owner:
@@ -49,7 +49,7 @@ async def test_a_custom_record_contains_no_file_content(tmp_path: Path, shape: s
     assert SECRET not in written and "__REDACTED__" in written and "key.txt" in written
 
 
-@pytest.mark.parametrize("name", ["sessions_spawn", "mcp__sessiond__sessions_spawn", "Sessions-Spawn"])
+@check_each("name", ["sessions_spawn", "mcp__sessiond__sessions_spawn", "Sessions-Spawn"])
 async def test_a_live_tool_event_shows_no_file_content(tmp_path: Path, name: str) -> None:
     async def act(program: Program, params: dict[str, Any]) -> Any:
         fields = {"runId": params["runId"], "type": "tool", "toolCallId": "t", "name": name}

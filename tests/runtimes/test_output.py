@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.errors import LimitExceeded
 from sessiond.runtimes.output import (
@@ -77,9 +78,7 @@ def test_every_decoded_line_is_an_object_that_can_be_encoded_again(line) -> None
     assert item is None or isinstance(msgspec.json.encode(item), bytes)
 
 
-@pytest.mark.parametrize(
-    "line", [b'{"a":1},{"b":2}', b"{}],[{}", b'{"a":' + b"[" * 150 + b"]" * 149 + b"}", b"{}]" + b"[" * 120]
-)
+@check_each("line", [b'{"a":1},{"b":2}', b"{}],[{}", b'{"a":' + b"[" * 150 + b"]" * 149 + b"}", b"{}]" + b"[" * 120])
 def test_a_line_whose_brackets_do_not_match_is_no_object(line) -> None:
     assert decode_object(line) is None
 
@@ -169,7 +168,7 @@ def test_the_kept_tail_of_a_stream_is_bounded(pieces, limit) -> None:
     assert len(tail.text().encode()) <= 3 * limit
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("pieces", "text"),
     [
         ([b"one\n", b"two\n"], "one\ntwo"),

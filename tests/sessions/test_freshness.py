@@ -7,6 +7,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from support.rows import check_each
 
 from sessiond.config.settings import ResetConfig
 from sessiond.model.entry import Entry, LiveRun
@@ -52,7 +53,7 @@ def test_a_session_without_messages_or_with_a_run_is_never_stale() -> None:
     assert is_stale(_entry(1), settings, T)
 
 
-@pytest.mark.parametrize("hour", [0, 4, 23])
+@check_each("hour", [0, 4, 23])
 def test_a_daily_reset_is_due_at_its_hour_of_local_time(zone: ZoneInfo, hour: int) -> None:
     settings = ResetConfig(mode="daily", at_hour=hour)
     turn = int(datetime(2026, 7, 1, hour, tzinfo=zone).timestamp() * 1000)

@@ -4,9 +4,9 @@ import json
 import sys
 import unicodedata
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.sessions.prefilter import Prefilter, fold_case
 
@@ -56,7 +56,7 @@ def test_only_two_characters_have_ascii_in_their_lower_case_and_none_a_caseless_
             assert not any(unicodedata.category(part) == "Lo" for part in low)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("query", "line", "is_candidate"),
     [
         ("hello", b'"HELLO there"', True),

@@ -13,6 +13,7 @@ import trio
 from support.in_process import InProcessDaemon, in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config, until
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.errors import Unauthenticated
 from sessiond.sessions.tokens import Tokens
@@ -43,7 +44,7 @@ def is_valid(parts: InProcessDaemon, text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("spare", [0, 1, 40])
+@check_each("spare", [0, 1, 40])
 async def test_a_token_whose_revocation_was_repeated_after_a_full_disk_stays_revoked(
     tmp_path: Path, spare: int
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from support.followed_store import Reader
 from support.foreign_sessions import FollowedSources, followed_sources
 from support.opencode_database import make_database, session_titled
+from support.rows import check_each
 from support.source_files import describe_message
 
 from sessiond.model.event import MessageEvent, ResyncEvent
@@ -227,7 +228,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
     os.close(root)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("environ", "path", "name"),
     [
         ({}, "/home/me/.local/share/opencode", "opencode.db"),

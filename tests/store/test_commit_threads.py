@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.store import commit_threads
 from sessiond.store.commit_threads import THREADS, CommitThreads
@@ -51,7 +52,7 @@ def test_jobs_are_taken_in_the_order_in_which_they_were_put():
     assert sorted(taken) == sorted(jobs)
 
 
-@pytest.mark.parametrize("stuck", range(1, THREADS))
+@check_each("stuck", range(1, THREADS))
 def test_stuck_jobs_do_not_hold_up_the_others(stuck: int):
     release, done = threading.Event(), threading.Semaphore(0)
 
@@ -119,7 +120,7 @@ def test_threads_that_wait_for_work_end_at_the_stop(monkeypatch: pytest.MonkeyPa
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("possible", [0, 1, 2])
+@check_each("possible", [0, 1, 2])
 def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.MonkeyPatch, possible: int):
     class Scarce(threading.Thread):
         left = possible

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.errors import InvalidParams
 from sessiond.store.cursor import Cursors, Position, matches_file, parse
@@ -50,7 +50,7 @@ def test_a_cursor_with_one_character_changed_belongs_to_no_session(data):
     assert not CURSORS.belongs_to(cursor, "s")
 
 
-@pytest.mark.parametrize(("inode", "check", "same"), [(7, 99, True), (8, 99, False), (7, 98, False)])
+@check_each(("inode", "check", "same"), [(7, 99, True), (8, 99, False), (7, 98, False)])
 def test_a_cursor_from_before_a_rewrite_of_the_file_does_not_match_it(inode, check, same):
     assert matches_file(parse(GOOD), inode, check) is same
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.store import dirfd
 
@@ -40,13 +41,13 @@ def read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128, "\ud800"])
+@check_each("name", ["", ".", "..", "a/b", "/", "a\0b", "x" * 256, "é" * 128, "\ud800"])
 def test_a_name_that_is_not_a_single_component_is_refused(name: str) -> None:
     with pytest.raises(dirfd.BadComponent):
         dirfd.check_component(name)
 
 
-@pytest.mark.parametrize("name", ["a", "...", "x" * 255, "é" * 127, "a b", "-", "\x01"])
+@check_each("name", ["a", "...", "x" * 255, "é" * 127, "a b", "-", "\x01"])
 def test_a_single_component_is_accepted(name: str) -> None:
     assert dirfd.check_component(name) == name
 
@@ -299,12 +300,12 @@ def test_renaming_refuses_a_path(root: int) -> None:
             dirfd.rename(root, src, root, dst)
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN])
+@check_each("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EAGAIN])
 def test_a_shortage_or_a_disk_error_counts_as_temporary(code):
     assert dirfd.is_passing(OSError(code, os.strerror(code)))
 
 
-@pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EINVAL])
+@check_each("code", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.EINVAL])
 def test_an_error_about_the_file_itself_does_not_count_as_temporary(code):
     assert not dirfd.is_passing(OSError(code, os.strerror(code)))
 
@@ -312,7 +313,7 @@ def test_an_error_about_the_file_itself_does_not_count_as_temporary(code):
 SIZES = [(0, 0, True), (5, 5, True), (6, 5, False), (3 << 20, 3 << 20, True)]
 
 
-@pytest.mark.parametrize(("size", "limit", "whole"), SIZES)
+@check_each(("size", "limit", "whole"), SIZES)
 def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path, size, limit, whole):
     (tmp_path / "f").write_bytes(b"x" * size)
     fd = os.open(tmp_path / "f", os.O_RDONLY)

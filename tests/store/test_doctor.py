@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 from support.patience import PATIENCE_S
+from support.rows import check_each
 from support.store_listeners import SilentListener
 
 from sessiond.errors import StoreInUse
@@ -97,7 +98,7 @@ def _only_transcript(folder: Path) -> list[dict[str, Any]]:
     return [one for one in _findings(folder) if one["thing"].endswith(".jsonl")]
 
 
-@pytest.mark.parametrize(("count", "ending"), [(20, "object)"), (21, "and 1 more"), (300, "and 280 more")])
+@check_each(("count", "ending"), [(20, "object)"), (21, "and 1 more"), (300, "and 280 more")])
 def test_twenty_bad_lines_are_named_and_the_rest_are_counted(tmp_path: Path, count: int, ending: str) -> None:
     path = _store(tmp_path)
     with path.open("a") as file:
@@ -303,7 +304,7 @@ def test_two_transcripts_of_one_key_are_reported(tmp_path: Path) -> None:
     assert _findings(tmp_path) == []
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("name", "content", "level"),
     [
         ("store.json", b"{", "error"),
@@ -525,7 +526,7 @@ def test_a_file_removed_during_the_check_is_not_reported(tmp_path: Path, removed
     assert found == []
 
 
-@pytest.mark.parametrize("behind_ms", [0, 4, 10])
+@check_each("behind_ms", [0, 4, 10])
 def test_a_copied_store_with_a_rebuilt_index_is_not_reported_as_rewritten(tmp_path: Path, behind_ms: int) -> None:
     """The kernel updates file times once a tick, so a message may be newer than the time of its file."""
     path = _store(tmp_path / "store")
@@ -538,7 +539,7 @@ def test_a_copied_store_with_a_rebuilt_index_is_not_reported_as_rewritten(tmp_pa
     assert _findings(copy) == []
 
 
-@pytest.mark.parametrize("behind_ms", [0, 4, 10])
+@check_each("behind_ms", [0, 4, 10])
 def test_messages_of_the_same_tick_as_a_rewrite_are_not_reported_as_lost(tmp_path: Path, behind_ms: int) -> None:
     path = _store(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)

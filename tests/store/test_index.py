@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts, KeyedRun, LiveRun
@@ -61,7 +62,7 @@ def test_superseded_sessions_keep_their_own_lines(folder):
     assert set(index.load(folder.fd).ours) == {"s1", "s2"}
 
 
-@pytest.mark.parametrize("count", [0, 1, index.CHUNK - 1, index.CHUNK, index.CHUNK + 1, 2 * index.CHUNK])
+@check_each("count", [0, 1, index.CHUNK - 1, index.CHUNK, index.CHUNK + 1, 2 * index.CHUNK])
 def test_an_index_of_any_length_is_one_json_object(count):
     pieces = list(index.encode_index(session(number) for number in range(count)))
     assert len(pieces) == count // index.CHUNK + 1

@@ -16,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.joined_lines import JOINING, first_entry, line, texts_of
+from support.rows import check_each
 
 from sessiond.events.replay_page import read_page
 from sessiond.events.subscription import FollowPlace
@@ -202,7 +203,7 @@ def test_the_last_part_decides_all_but_the_content_and_the_message_keeps_its_id(
         assert (second.line.record.timestamp_ms, second.line.record.shown_id, second.part_of) == (9, "m", 1)
 
 
-@pytest.mark.parametrize(("content", "texts"), [('"one"', ["one", "x"]), ("[ ]", ["x"]), ("7", ["x"]), ("null", ["x"])])
+@check_each(("content", "texts"), [('"one"', ["one", "x"]), ("[ ]", ["x"]), ("7", ["x"]), ("null", ["x"])])
 def test_contents_of_other_forms_are_joined_too(content, texts):
     parts = joining.JoinedParts()
     for inner in (content, '[{"type":"text","text":"x"}]'):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.rows import check_each
 
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
@@ -99,7 +100,7 @@ def test_an_error_of_closing_a_file_reaches_nobody(files: KeptFiles, keep: Keep)
     files.keep(sessions[2][0], sessions[2][1])
 
 
-@pytest.mark.parametrize("before", [0, 5, 127, 128, 129, 400])
+@check_each("before", [0, 5, 127, 128, 129, 400])
 def test_checksums_of_written_bytes_are_those_of_the_file(tmp_path: Path, before: int) -> None:
     lines = [b"x" * size + b"\n" for size in (3, 126, 127, 128, 300)]
     content = b"b" * before + b"".join(lines)

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import msgspec
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.events.replay_page import read_page
 from sessiond.events.subscription import FollowPlace
@@ -235,7 +235,7 @@ def test_a_place_between_two_messages_of_a_line_goes_on_with_the_second():
         assert page is not None and [pair_of(item.line) for item in page.lines] == [("rb", "t1-result")]
 
 
-@pytest.mark.parametrize("golden", ["tool", "resumed", "compressed", "delegating", "subagent"])
+@check_each("golden", ["tool", "resumed", "compressed", "delegating", "subagent"])
 def test_the_files_of_the_real_program_read_in_either_way(golden):
     path = Path(__file__).parents[1] / "golden" / "sources" / "gemini" / f"{golden}.jsonl"
     with File(path.read_bytes()) as file:

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.dialects import V3
 from sessiond.store import paging, transcript
@@ -150,7 +150,7 @@ def test_a_message_over_the_byte_limit_is_included_and_takes_no_room():
     assert page(content[: content.rfind(b"\n", 0, -1) + 1], 10, size) == [1, 2]
 
 
-@pytest.mark.parametrize(
+@check_each(
     "spoilt",
     [
         b"{torn",

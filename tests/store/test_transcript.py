@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.dialects import V3
 from sessiond.store import transcript
@@ -147,7 +147,7 @@ transcript.append(fd, b"after\\n")
 """
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("before", "room", "error", "after"),
     [
         (b"one\n", 4, errno.EFBIG, b"one\nafter\n"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from support.rows import check_each
 from support.supervised_runs import (
     MAIN,
     NOW,
@@ -299,7 +300,7 @@ async def test_an_announcement_has_the_tokens_and_cost_of_the_child(tmp_path: Pa
         assert "\nStats: runtime 1m1s • tokens 1.2k (in 1.0k / out 200) • cost $0.2500 • " in harness.texts()[0]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("act", "status"),
     [
         ("fails", "Status: error: it broke"),
@@ -368,8 +369,8 @@ async def test_a_steered_child_is_announced_with_the_end_of_the_steering_run(
         assert ["re: right" in text for text in harness.texts()] == [True]
 
 
-@pytest.mark.parametrize("noted", [True, False])
-@pytest.mark.parametrize("ending", ["crash", "stop"])
+@check_each("noted", [True, False])
+@check_each("ending", ["crash", "stop"])
 async def test_a_steer_after_a_restart_is_announced_and_the_interrupted_run_is_not(
     tmp_path: Path, autojump_clock: object, ending: str, *, noted: bool
 ) -> None:
@@ -570,7 +571,7 @@ class AppendHook:
         return await self._append(*args)
 
 
-@pytest.mark.parametrize("config", ["", REPLY, QUIET], ids=["agent", "reply", "quiet"])
+@check_each("config", ["", REPLY, QUIET], ids=["agent", "reply", "quiet"])
 async def test_a_crash_before_any_write_loses_and_doubles_no_announcement(
     tmp_path: Path, autojump_clock: object, config: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
+from support.rows import check_each
 from support.supervised_runs import MAIN, RunHarness, clock, ignore_call, inline, request, run_harness
 
 from sessiond.attachments.decode import Attachment
@@ -95,7 +96,7 @@ async def archive_harness(
 RETAIN = "[tools.sessions_spawn.attachments]\nretainOnSessionKeep = true\n"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("asked", "config", "state"),
     [
         ({"cleanup": "delete", "mode": "run"}, "", (False, False)),

@@ -1,4 +1,5 @@
 import pytest
+from support.rows import check_each
 
 from sessiond.errors import Forbidden, Unauthenticated
 from sessiond.model.caller import NOBODY, OWNER, Caller
@@ -9,12 +10,12 @@ UNIX = Door("sessiond", OWNER)
 GOOD = (b"host", b"127.0.0.1:7433")
 
 
-@pytest.mark.parametrize("host", [b"127.0.0.1:7433", b"localhost:7433", b"LOCALHOST:7433", b"[::1]:7433"])
+@check_each("host", [b"127.0.0.1:7433", b"localhost:7433", b"LOCALHOST:7433", b"[::1]:7433"])
 def test_every_loopback_name_with_our_port_is_accepted_as_host(host):
     assert check_host_and_origin(TCP, None, [(b"Host", host)]) is None
 
 
-@pytest.mark.parametrize(
+@check_each(
     "hosts",
     [
         [],
@@ -49,7 +50,7 @@ def test_our_own_origin_and_listed_ones_are_accepted():
     assert check_host_and_origin(TCP, None, [GOOD, (b"origin", b"https://app.example")]) == "https://app.example"
 
 
-@pytest.mark.parametrize(
+@check_each(
     "origins",
     [
         [b"null"],
@@ -91,7 +92,7 @@ def test_the_caller_is_the_token_or_else_the_default_of_the_listener():
         assert caller_of(UNIX, [(b"authorization", scheme)], authenticate).token_id == "t"
 
 
-@pytest.mark.parametrize(
+@check_each(
     "said", [[b"Bearer bad"], [b"Bearer"], [b"Bearer "], [b"Basic good"], [b"good"], [b""], [b"Bearer good"] * 2]
 )
 def test_a_bad_token_is_refused_even_on_the_owners_socket(said):

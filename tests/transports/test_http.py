@@ -2,11 +2,11 @@ import json
 from contextlib import suppress
 
 import cbor2
-import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.exchange import HttpError
@@ -52,7 +52,7 @@ def call(method, request_id: object = 1, **params):
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("body", "status", "code"),
     [
         ("{", 400, -32700),
@@ -143,7 +143,7 @@ async def test_the_root_lists_every_route(open_server):
             }
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("headers", "status"),
     [
         (["Host: localhost.evil:{port}"], 403),
@@ -253,7 +253,7 @@ async def test_two_content_lengths_are_refused_and_what_follows_is_not_served(op
             assert (status, headers["connection"]) == (400, "close"), head
 
 
-@pytest.mark.parametrize("target", [b"http://[/", b"http://[::1/x", b"http://]/", b"http:///x", b"x", b"http://[v]/"])
+@check_each("target", [b"http://[/", b"http://[::1/x", b"http://]/", b"http:///x", b"x", b"http://[v]/"])
 async def test_an_invalid_request_target_is_refused(open_server, target):
     async with open_server() as running:
         [(status, body, _)] = split_responses(await running.raw(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
@@ -382,7 +382,7 @@ async def test_expect_100_continue_is_answered_or_refused(open_server):
         assert refused.startswith(b"HTTP/1.1 401 ") and b"WWW-Authenticate: Bearer" in refused
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("data", "status"),
     [
         (b"GET\r\n\r\n", 400),
@@ -464,7 +464,7 @@ EVERY_ANSWER = {
 }
 
 
-@pytest.mark.parametrize("case", EVERY_ANSWER)
+@check_each("case", EVERY_ANSWER)
 async def test_every_response_has_the_required_headers_once(open_server, case):
     line, more, body, status = EVERY_ANSWER[case]
     assert len(PING) == 40

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.rows import check_each
 
 from sessiond.errors import ConfigError
 from sessiond.transports.listener import (
@@ -141,7 +142,7 @@ def test_no_socket_is_left_behind_when_the_second_cannot_be_made(folder):
     assert [path.name for path in folder.iterdir()] == ["agent.sock"]
 
 
-@pytest.mark.parametrize(
+@check_each(
     "listen",
     ["0.0.0.0:1", "192.168.0.1:80", "[::]:80", "example.org:80", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", ""],
 )

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import trio
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.rpc.limits import Limits
 from sessiond.transports.serve import ServerLimits
@@ -73,7 +74,7 @@ async def test_cbor_works_on_the_same_socket(open_server):
         assert (refused["id"], refused["error"]["code"]) == (None, -32600)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("first", "words"),
     [
         (b"Content-Length: 40\r\n\r\n" + PING, "LSP framing"),

@@ -3,6 +3,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.transports.exchange import HttpError
 from sessiond.transports.http import HttpWire
@@ -89,7 +90,7 @@ def test_the_lines_of_a_head_are_limited_and_those_of_the_body_are_not_counted()
             check_head(head)
 
 
-@pytest.mark.parametrize("last", [b"0\r\n", b"\r\n0\r\n", b"\n000;x=y\r\n"])
+@check_each("last", [b"0\r\n", b"\r\n0\r\n", b"\n000;x=y\r\n"])
 def test_the_lines_of_the_trailer_are_limited(last):
     chunks = ChunkCounter()
     chunks.note_incoming(b"5\r\n" + b"\n" * 5000)

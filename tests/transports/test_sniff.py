@@ -1,4 +1,5 @@
 import pytest
+from support.rows import check_each
 
 from sessiond.errors import InvalidRequest
 from sessiond.transports.dialects import CBOR_SEQUENCE, DIALECTS, HTTP, NDJSON
@@ -18,7 +19,7 @@ def test_every_first_byte_has_one_dialect_or_one_clear_error():
     assert {byte for byte, dialect in found.items() if dialect is HTTP} == set(range(0x41, 0x5B))
 
 
-@pytest.mark.parametrize("size", range(1, 15))
+@check_each("size", range(1, 15))
 def test_a_beginning_of_content_length_is_undecided(size):
     assert dialect_of(b"Content-Length: 12\r\n"[:size]) is None
     assert dialect_of(b"Content-Length: 12\r\n"[:size] + b" /x HTTP/1.1") is HTTP
@@ -28,13 +29,13 @@ def test_without_bytes_the_dialect_is_undecided():
     assert dialect_of(b"") is None
 
 
-@pytest.mark.parametrize("first", [b"Content-Length:", b"Content-Length: 5\r\n\r\n{}", b"CONTENT-LENGTH: 5"])
+@check_each("first", [b"Content-Length:", b"Content-Length: 5\r\n\r\n{}", b"CONTENT-LENGTH: 5"])
 def test_lsp_framing_is_refused_by_name(first):
     with pytest.raises(InvalidRequest, match="LSP framing"):
         dialect_of(first)
 
 
-@pytest.mark.parametrize("first", [b"CONNECT ", b"COPY", b"GET / HTTP/1.1", b"Contents /"])
+@check_each("first", [b"CONNECT ", b"COPY", b"GET / HTTP/1.1", b"Contents /"])
 def test_other_words_in_capitals_are_http(first):
     assert dialect_of(first) is HTTP
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio_websocket
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.rpc import cbor_items
 from sessiond.rpc.budget import MIB
@@ -84,7 +85,7 @@ async def test_a_connection_keeps_to_one_kind_of_frame(open_server):
             assert closed.value.reason.code == 1003
 
 
-@pytest.mark.parametrize("frame", [cbor2.dumps(PING) + b"\x00", b"\xa1", b"\x81" * 100])
+@check_each("frame", [cbor2.dumps(PING) + b"\x00", b"\xa1", b"\x81" * 100])
 async def test_a_binary_frame_must_be_one_whole_cbor_item(open_server, frame):
     async with open_server() as running:
         async with connect(running) as connection:
@@ -243,7 +244,7 @@ def handshake(running, **changes):
     return "\r\n".join(["GET /ws HTTP/1.1", *lines]) + "\r\n\r\n"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("changes", "status"),
     [
         ({"Authorization": None}, 401),
@@ -277,7 +278,7 @@ async def test_frames_sent_before_the_handshake_is_answered_are_refused(open_ser
         assert data.startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("frames", "code"),
     [
         (b"\x88\x80\0\0\0\0", None),  # a close without a code is answered with one
@@ -305,7 +306,7 @@ async def test_a_close_or_an_invalid_frame_ends_the_connection_with_the_right_co
         assert running.services.faults == []
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("frames", "code", "reason"),
     [
         (b"\x88\x82\0\0\0\0\x03\xe7", 1002, "There is no such code for a close."),

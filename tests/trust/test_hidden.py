@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
+from support.rows import check_each
 
 import sessiond
 from sessiond.methods.table import METHODS
@@ -124,7 +125,7 @@ def with_name(params: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: name if value == "?" else [name] if value == ["?"] else value for key, value in params.items()}
 
 
-@pytest.mark.parametrize("method", BY_NAME)
+@check_each("method", BY_NAME)
 async def test_hidden_and_missing_sessions_get_the_same_answer_from_the_same_functions(
     tmp_path: Path, method: str
 ) -> None:
@@ -165,7 +166,7 @@ def _missing_run_id(run_id: str) -> str:
     return run_id[:-1] + ("0" if run_id[-1] != "0" else "1")
 
 
-@pytest.mark.parametrize("depth", range(LEAST_STEPS + 3))
+@check_each("depth", range(LEAST_STEPS + 3))
 def test_a_walk_up_the_tree_that_finds_nothing_takes_a_least_number_of_steps(depth: int) -> None:
     visited: list[str] = []
 
@@ -178,7 +179,7 @@ def test_a_walk_up_the_tree_that_finds_nothing_takes_a_least_number_of_steps(dep
     assert len(visited) == max(depth + 1, LEAST_STEPS)
 
 
-@pytest.mark.parametrize("way", ["spawn", "patch", "create"])
+@check_each("way", ["spawn", "patch", "create"])
 async def test_the_label_of_a_hidden_session_can_be_used(tmp_path: Path, way: str) -> None:
     async with world(tmp_path) as (_, owner, connection):
         await owner.call("sessions.patch", key=HIDDEN[0], label="secret project")

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from msgspec import inspect as kinds
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
+from support.rows import check_each
 from support.sampling import amount
 
 from sessiond.daemon.http_sessions import add_session_routes
@@ -359,9 +360,7 @@ async def call_method_with_text(connection: Connection, method: str, params: str
     return answer
 
 
-@pytest.mark.parametrize(
-    "request_id", ["1e999", "1" + "0" * 400, "18446744073709551616", '"\\ud800"', "1.5", "-1", '""']
-)
+@check_each("request_id", ["1e999", "1" + "0" * 400, "18446744073709551616", '"\\ud800"', "1.5", "-1", '""'])
 async def test_a_hostile_request_id_is_answered_and_the_connection_goes_on(tmp_path: Path, request_id: str) -> None:
     with structlog.testing.capture_logs() as logs:
         async with open_walled_daemon(tmp_path) as made, made.parts.connect() as connection:

@@ -12,6 +12,7 @@ import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.in_process_agents import Program, agent
+from support.rows import check_each
 
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import OWNER, Caller
@@ -106,7 +107,7 @@ async def wait_for_run(owner: Connection, answer: dict[str, Any]) -> None:
     await owner.call("agent.wait", runId=answer["runId"])
 
 
-@pytest.mark.parametrize(("method", "case"), PAIRS)
+@check_each(("method", "case"), PAIRS)
 async def test_a_message_records_its_sender(tmp_path: Path, method: str, case: str) -> None:
     name = CALLERS[case][2]
     async with world(tmp_path) as (parts, owner):
@@ -126,7 +127,7 @@ async def test_a_message_records_its_sender(tmp_path: Path, method: str, case: s
         assert found == {"kind": "inter_session", **source, "sourceTool": TOOLS.get(method, method), "hops": 1}
 
 
-@pytest.mark.parametrize("method", SENDERS)
+@check_each("method", SENDERS)
 async def test_the_owner_has_no_rate_limit_and_is_no_sending_session(tmp_path: Path, method: str) -> None:
     async with world(tmp_path, rate=1) as (_, owner):
         for _ in range(3):
@@ -139,7 +140,7 @@ async def test_the_owner_has_no_rate_limit_and_is_no_sending_session(tmp_path: P
         )
 
 
-@pytest.mark.parametrize(("method", "case"), [(method, case) for method, case in PAIRS if CALLERS[case][2] is not None])
+@check_each(("method", "case"), [(method, case) for method, case in PAIRS if CALLERS[case][2] is not None])
 async def test_all_methods_together_count_towards_one_rate_limit(tmp_path: Path, method: str, case: str) -> None:
     async with world(tmp_path, rate=4) as (parts, owner):
         caller = await caller_of(parts, owner, case)
@@ -162,8 +163,8 @@ async def test_a_repeated_idempotency_key_is_counted_once(tmp_path: Path, method
             assert (await connection.failure(method, **SENDERS[method](INTO, "more")))["code"] == -32007
 
 
-@pytest.mark.parametrize("target", [INTO, ALICE])
-@pytest.mark.parametrize("method", sorted(SENDERS.keys() - ADMINS_ONLY))
+@check_each("target", [INTO, ALICE])
+@check_each("method", sorted(SENDERS.keys() - ADMINS_ONLY))
 async def test_hops_are_counted_on_from_the_run_that_sends(tmp_path: Path, method: str, target: str) -> None:
     """Into another session, and into its own: a run that sends to its own session makes a loop as well."""
     errors: list[Any] = []
@@ -205,7 +206,7 @@ async def _accept_run(parts: InProcessDaemon, session: Any, before: dict[str, An
     return await parts.services.supervisor.accept(session, RunRequest(text="go", message=user_message("go", 1, before)))
 
 
-@pytest.mark.parametrize("method", ["chat.send", "sessions.steer", "sessions_send"])
+@check_each("method", ["chat.send", "sessions.steer", "sessions_send"])
 async def test_the_agent_is_told_the_sender_of_a_message_also_in_mid_run(tmp_path: Path, method: str) -> None:
     steered: list[str] = []
 
@@ -237,8 +238,8 @@ async def test_the_agent_is_told_the_sender_of_a_message_also_in_mid_run(tmp_pat
         assert found is not None and found["sourceSessionKey"] == FROM
 
 
-@pytest.mark.parametrize("case", ["an admin of a session", "an admin of an agent", "an admin for the owner"])
-@pytest.mark.parametrize("method", sorted(INJECTORS))
+@check_each("case", ["an admin of a session", "an admin of an agent", "an admin for the owner"])
+@check_each("method", sorted(INJECTORS))
 async def test_injected_messages_record_their_sender_whatever_provenance_they_claim(
     tmp_path: Path, method: str, case: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, Refused, in_process_daemon
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.delivery.channels import Delivery, NotDelivered
 from sessiond.model.caller import NOBODY, Caller
@@ -110,7 +111,7 @@ async def test_a_session_created_by_a_sandboxed_caller_is_sandboxed(tmp_path: Pa
         assert row["sandboxed"] is True
 
 
-@pytest.mark.parametrize("agent_id", ["", "../up", "main:x\ny", "main\0", "Main", "x" * 65, "ma\u0131n"])
+@check_each("agent_id", ["", "../up", "main:x\ny", "main\0", "Main", "x" * 65, "ma\u0131n"])
 async def test_a_malformed_agent_id_is_refused_before_it_becomes_part_of_a_key(tmp_path: Path, agent_id: str) -> None:
     async with open_daemon(tmp_path) as daemon:
         if agent_id:
@@ -182,7 +183,7 @@ ATTACH_CASES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", ATTACH_CASES)
+@check_each("case", ATTACH_CASES)
 async def test_only_a_token_for_the_whole_agent_attaches(tmp_path: Path, case: str) -> None:
     scopes, claims, agent_id, code = ATTACH_CASES[case]
     async with open_daemon(tmp_path) as daemon, daemon.connect_with(*scopes, **claims) as connection:
@@ -209,7 +210,7 @@ VISIBILITY_CASES: dict[str, tuple[str, dict[str, Any], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", VISIBILITY_CASES)
+@check_each("case", VISIBILITY_CASES)
 async def test_an_admin_attaches_only_for_agents_whose_every_session_it_sees(tmp_path: Path, case: str) -> None:
     tools, claims, agent_id, code = VISIBILITY_CASES[case]
     async with (
@@ -220,9 +221,7 @@ async def test_an_admin_attaches_only_for_agents_whose_every_session_it_sees(tmp
         assert answer.get("error", {}).get("code", 0) == code
 
 
-@pytest.mark.parametrize(
-    "scopes", [("list",), ("read",), ("list", "read"), ("list", "read", "send", "spawn"), ("admin",)]
-)
+@check_each("scopes", [("list",), ("read",), ("list", "read"), ("list", "read", "send", "spawn"), ("admin",)])
 async def test_attaching_gives_no_scope_that_the_token_lacks(tmp_path: Path, scopes: tuple[str, ...]) -> None:
     """Neither a run named in `_meta` nor the token of the run gives more."""
     calls = {

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
+from support.rows import check_each
 from support.sampling import amount
 
 from sessiond.daemon.http_sessions import add_session_routes
@@ -244,7 +245,7 @@ async def test_a_search_for_a_secret_finds_nothing_of_it(tmp_path: Path) -> None
         assert (await connection.call("sessions_search", query="please"))["contentRedacted"] is True
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 16, 1000])
+@check_each("size", [1, 3, 7, 16, 1000])
 async def test_a_secret_streamed_in_pieces_is_masked_once_it_is_recognizable(tmp_path: Path, size: int) -> None:
     async with (
         open_daemon_with_secrets(tmp_path) as made,
@@ -279,7 +280,7 @@ async def deltas(connection: Connection) -> tuple[str, str]:
     return text, tools
 
 
-@pytest.mark.parametrize("name", ["sessions_spawn", "sessions\\u005fspawn", "Sessions-Spawn", "mcp__x__sessions_spawn"])
+@check_each("name", ["sessions_spawn", "sessions\\u005fspawn", "Sessions-Spawn", "mcp__x__sessions_spawn"])
 async def test_the_content_of_an_attachment_reaches_no_transcript(tmp_path: Path, name: str) -> None:
     """However the name of the call is spelled or escaped."""
     arguments = '{"attachments":[{"name":"a","content":"inside"}]}'

@@ -5,11 +5,12 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.cli.frame.command import Option
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "seconds"),
     [("90", 90), ("0", 0), ("1.5h", 5400), ("30s", 30), ("15m", 900), ("12h", 43_200), ("90d", 7_776_000)],
 )
@@ -17,7 +18,7 @@ def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None
     assert Option("--age", "A.", kind="duration").read(text) == seconds
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("kind", "text", "said"),
     [
         ("duration", "1y", "'1y' is not a duration: write 90 (seconds), 30s, 15m, 12h, 90d or 2w"),

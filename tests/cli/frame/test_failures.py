@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from support.fake_daemon import NO_ANSWER
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond import cli
 from sessiond.cli.frame.daemon import CommandClient
@@ -181,7 +182,7 @@ def test_a_socket_path_that_is_too_long_gives_exit_code_78(capsys: pytest.Captur
     assert "205 bytes long, a Unix socket takes 107" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("error", "status"),
     [(NotPermitted("no"), 77), (BadEnvironment("no"), 78), (CallTimeout("no"), 5), (ClientError("no"), 1)],
 )

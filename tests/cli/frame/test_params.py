@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.cli.frame.failures import CommandFailed
 from sessiond.cli.frame.params import read_params, schemas_of, values_of
@@ -52,7 +53,7 @@ def test_json_values_need_no_description_and_mix_with_words(monkeypatch: pytest.
     assert read_params(("-",), "m", fail_if_asked) == {"b": 2}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("method", "word", "said"),
     [
         ("sessions_list", "limt=5", "sessions_list takes no 'limt'; did you mean limit?"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import check_each
 from support.sampling import amount
 
 from sessiond.cli.frame import quick, registry, tree
@@ -73,7 +73,7 @@ def test_click_agrees_with_every_result_of_the_quick_parser(words: list[str]) ->
         assert vars(found[1]) == parse_with_click(words)
 
 
-@pytest.mark.parametrize("line", ["list", "history main -n 5 -f", "token list --json", "agents", "send main a b"])
+@check_each("line", ["list", "history main -n 5 -f", "token list --json", "agents", "send main a b"])
 def test_common_command_lines_are_parsed_without_click(line: str) -> None:
     assert quick.parse(line.split(), registry.find) is not None
 
@@ -106,7 +106,7 @@ def test_options_and_arguments_may_stand_in_any_order() -> None:
     assert parse_quickly("k") == Args(limit=None, age=None, kind=(), json=False, key="k", text=())
 
 
-@pytest.mark.parametrize(
+@check_each(
     "words",
     [
         [],

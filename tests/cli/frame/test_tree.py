@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 from support.fake_daemon import FakeDaemon
+from support.rows import check_each
 
 from sessiond import cli
 from sessiond.cli.completion import text_for
@@ -29,7 +30,7 @@ def every_command() -> list[tuple[str, Command]]:
 COMMANDS = every_command()
 
 
-@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=[words for words, _ in COMMANDS])
+@check_each(("words", "command"), COMMANDS, ids=[words for words, _ in COMMANDS])
 def test_every_command_has_help_an_example_and_json(words: str, command: Command) -> None:
     assert command.summary.endswith(".")
     assert command.examples
@@ -39,7 +40,7 @@ def test_every_command_has_help_an_example_and_json(words: str, command: Command
     assert all(thing.help.endswith((".", ")")) or thing.help for thing in (*command.options, *command.arguments))
 
 
-@pytest.mark.parametrize("words", [words for words, _ in COMMANDS])
+@check_each("words", [words for words, _ in COMMANDS])
 def test_every_help_text_is_readable(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*words.split(), "--help"]) == 0
     said = capsys.readouterr()
@@ -70,7 +71,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert "Commands:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("words", "said"),
     [
         (["lst"], "there is no command 'lst': did you mean 'list'?"),
@@ -90,7 +91,7 @@ def test_a_usage_error_is_named_and_gives_exit_code_2(
     assert said in output.err and output.out == ""
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@check_each("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_accepted_by_their_shell(shell: str) -> None:
     script = text_for(shell)
     assert "_SESSIOND_COMPLETE" in script

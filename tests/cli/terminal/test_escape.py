@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.cli.terminal.escape import escape, one_line
 
@@ -27,7 +27,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert escape(text) == text
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "shown"),
     [
         ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.rows import check_each
 
 from sessiond.cli.terminal.live import CLEAR, StreamedReply
 from sessiond.client.wire import Event
@@ -16,7 +17,7 @@ def message(role: str) -> Event:
     return Event("session.message", {"message": {"role": role, "content": "x"}})
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("events", "reply", "shown", "is_shown"),
     [
         ([], "all", "", False),

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.cli.terminal.message import moment_of, paragraph, short, text_of
 from sessiond.cli.terminal.screen import Screen, columns_of
@@ -78,7 +78,7 @@ IMITATIONS = (
 )
 
 
-@pytest.mark.parametrize("text", IMITATIONS)
+@check_each("text", IMITATIONS)
 def test_no_text_can_imitate_the_mark(text: str) -> None:
     plain = {"role": "user", "content": text}
     assert short(plain).startswith("\\")
@@ -90,9 +90,7 @@ def test_no_text_can_imitate_the_mark(text: str) -> None:
     assert short(real).startswith("[from agent:b:c] \\")
 
 
-@pytest.mark.parametrize(
-    "text", ["[1, 2]", "[image]", "[ ] todo", "from here", "[fro", "【重要】", "(from me)"[1:], "[", ""]
-)
+@check_each("text", ["[1, 2]", "[image]", "[ ] todo", "from here", "[fro", "【重要】", "(from me)"[1:], "[", ""])
 def test_other_brackets_are_unchanged(text: str) -> None:
     assert short({"role": "user", "content": text}) == text
 

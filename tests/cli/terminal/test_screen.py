@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.cli.terminal.screen import Screen, clip, clip_around, clip_key, columns_of, pad
 
@@ -56,8 +56,8 @@ def test_an_excerpt_around_words_fits_and_is_part_of_the_text(before: str, words
     assert shown.strip("…") in text
 
 
-@pytest.mark.parametrize("at", [0, 5, 40, 100, 180, 195])
-@pytest.mark.parametrize("width", [12, 20, 41, 80])
+@check_each("at", [0, 5, 40, 100, 180, 195])
+@check_each("width", [12, 20, 41, 80])
 def test_an_excerpt_contains_the_words_wherever_they_are(at: int, width: int) -> None:
     text = "." * at + "Heron" + "," * (195 - at)
     shown = clip_around(text, "heron", width)

@@ -3,16 +3,16 @@ from __future__ import annotations
 import re
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.cli.terminal.times import ago, clock, duration, quantity, size
 
 NOW = 1_790_000_000_000
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("age_s", "shown"),
     [(-59, "now"), (4, "now"), (5, "5s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (86_399, "23h"),
      (86_400, "1d"), (86_400 * 60 - 1, "59d")],
@@ -40,7 +40,7 @@ def test_a_time_of_today_is_shown_without_a_date() -> None:
     assert clock(None, moment) == "--:--:--"
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("length_ms", "shown"),
     [(0, "0.0s"), (1234, "1.2s"), (9_999, "10.0s"), (10_000, "10s"), (59_999, "59s"), (60_000, "1m 00s"),
      (3_599_000, "59m 59s"), (3_600_000, "1h 00m"), (86_400_000, "1d 00h"), (None, "")],

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.usage import Usage
 from sessiond.runtimes.output import (
@@ -157,7 +158,7 @@ def test_codex_that_recovered_did_not_fail(read) -> None:
     assert events[-1] == Ended(usage={"input": 6, "output": 2, "cacheRead": 4, "cacheWrite": 0, "totalTokens": 12})
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("native", "input_tokens"),
     [
         ("t1 100 40 0 7", 15),
@@ -249,7 +250,7 @@ def test_pi_leaves_out_the_message_of_this_turn_alone(read) -> None:
     assert read("pi", user("asked"), user("steered")) == [MessageOutput({"role": "user", "content": "steered"})]
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@check_each("preset", sorted(PRESETS))
 def test_lines_of_a_next_version_are_kept(read, preset) -> None:
     line = {"type": "brand_new", "value": [1, {"a": None}]}
     assert read(preset, line, {"no": "type"}) == [
@@ -258,7 +259,7 @@ def test_lines_of_a_next_version_are_kept(read, preset) -> None:
     ]
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@check_each("preset", sorted(PRESETS))
 def test_a_session_id_that_could_be_an_option_is_not_taken(read, preset, make_spec) -> None:
     evil = "--dangerously-skip-permissions"
     lines = [
@@ -283,7 +284,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@check_each("preset", sorted(PRESETS))
 def test_the_command_line_says_model_thinking_and_conversation(preset, make_spec) -> None:
     spec = make_spec(model="m", thinking="high", native_session_id="id1 1 2 3 4")
     program = PRESETS[preset].program

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
+from support.rows import check_each
 
 from sessiond.runtimes.output import Ended, LinesOutput, MessageOutput
 from sessiond.runtimes.presets import PRESETS
@@ -45,14 +45,14 @@ def test_every_program_is_recorded_in_every_scene() -> None:
     }
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
-@pytest.mark.parametrize("step", [1_000_000, 997])
+@check_each("recording", RECORDINGS)
+@check_each("step", [1_000_000, 997])
 def test_a_recording_becomes_its_events(recording, step, make_spec) -> None:
     events, expected = read(recording, make_spec, step)
     assert [{"event": type(event).__name__, **msgspec.to_builtins(event)} for event in events] == expected
 
 
-@pytest.mark.parametrize("recording", [name for name in RECORDINGS if not name.endswith("-gone")])
+@check_each("recording", [name for name in RECORDINGS if not name.endswith("-gone")])
 def test_usage_is_counted_once_for_each_request(recording, make_spec) -> None:
     """The model server said 60 input, 40 cached and 7 output tokens for each request."""
     events, _ = read(recording, make_spec, 1_000_000)
@@ -73,7 +73,7 @@ def test_usage_is_counted_once_for_each_request(recording, make_spec) -> None:
     assert summary.error is None
 
 
-@pytest.mark.parametrize("recording", [name for name in RECORDINGS if not name.endswith("-gone")])
+@check_each("recording", [name for name in RECORDINGS if not name.endswith("-gone")])
 def test_the_messages_are_those_of_a_transcript(recording, make_spec) -> None:
     events, _ = read(recording, make_spec, 1_000_000)
     messages = [event.message for event in events if isinstance(event, MessageOutput)]
