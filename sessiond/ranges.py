@@ -39,6 +39,7 @@ INBOX_WAIT_S = Range(0, 3600, 0)
 # Ten years.
 TOKEN_TTL_S = Range(1, 10 * 365 * _DAY_S, 3600)
 
+SOURCE_WORDS = ("sessiond", "claude", "codex", "gemini", "pi", "opencode")
 SESSION_KINDS = ("main", "group", "cron", "hook", "node", "other")
 THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "adaptive", "xhigh")
 VERBOSE_LEVELS = ("off", "on", "full")

@@ -13,10 +13,11 @@ from sessiond import ranges
 from sessiond.cli import token
 from sessiond.config.agents import Thinking
 from sessiond.errors import InvalidParams
+from sessiond.methods.sessions_list import SessionsListParams
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import SCOPES, Scope
-from sessiond.model.keys import Kind
-from sessiond.ranges import Range
+from sessiond.model.keys import SOURCES, Kind
+from sessiond.ranges import SOURCE_WORDS, Range
 from sessiond.rpc.bounds import ParamsDecoder, extra_of, layers_of
 
 RANGES = {name: value for name, value in vars(ranges).items() if isinstance(value, Range)}
@@ -74,7 +75,13 @@ def test_exactly_these_parameters_are_clamped() -> None:
         *(f"{method} {name}" for method in ("sessions_list", "sessions.list") for name in ("limit", "messageLimit")),
         *(f"{method} activeMinutes" for method in ("sessions_list", "sessions.list")),
         *(f"{method} {name}" for method in ("sessions_history", "chat.history") for name in ("limit", "maxBytes")),
-        *("sessions_search limit", "sessions_search since", "sessions.usage since", "sessions.usage until"),
+        *(
+            "sessions_search limit",
+            "sessions_search since",
+            "sessions_search until",
+            "sessions.usage since",
+            "sessions.usage until",
+        ),
         *("sessions.preview limit", "sessions.preview maxChars", "agent.wait timeoutMs"),
         *("sessions_send timeoutSeconds", "sessions_inbox wait", "tokens.mint ttlSeconds"),
     }
@@ -106,3 +113,10 @@ def test_a_message_that_is_blank_or_has_a_nul_is_refused(method: str, name: str,
     with pytest.raises(InvalidParams) as refused:
         params_with(method, name, text)
     assert refused.value.data == {"field": "$.message"}
+
+
+def test_the_names_of_sources_are_the_same_everywhere() -> None:
+    schema = msgspec.json.schema(SessionsListParams)["$defs"]["SessionsListParams"]["properties"]["sources"]
+    words = next(one["items"]["enum"] for one in schema["anyOf"] if "items" in one)
+    assert ("sessiond", *SOURCES) == SOURCE_WORDS
+    assert sorted(words) == sorted(SOURCE_WORDS)

@@ -6,7 +6,7 @@ import sys
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, connect_quietly, drop_absent
-from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.failures import USAGE, CommandFailed, note
 from sessiond.cli.frame.run_ends import SessionRunEnds, is_run_end
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
@@ -26,6 +26,11 @@ RUN_ENDS = {
     "aborted": "was aborted",
 }
 
+MARKERS = {
+    "compaction": "— what was said before was summed up —",
+    "rewind": "— the conversation went back here —",
+}
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,18 +42,27 @@ if TYPE_CHECKING:
 def show(page: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
     """The messages of a page, oldest first, and between them the ends of runs without a reply."""
     ends = list(page.get("runs") or ())
+    markers = list(page.get("markers") or ())
     files = {one["seq"]: one["files"] for one in page.get("attachments") or ()}
     shown = []
     for message, place in zip(page["messages"], page["positions"], strict=True):
+        while markers and markers[0]["seq"] <= place["seq"]:
+            shown.append(_marker_line(markers.pop(0), present_ms, on))
         while ends and ends[0]["seq"] < place["seq"]:
             shown += _run_end_lines(ends.pop(0), present_ms, on)
         # A message without a timestamp is shown with that of its record.
         moment = moment_of(message)
         moment = moment_in(place.get("timestamp")) if moment is None else moment
         shown += paragraph(message, moment, present_ms, on, beside=_file_names(files.get(place["seq"]) or ()))
+    shown += [_marker_line(marker, present_ms, on) for marker in markers]
     for run_end in ends:
         shown += _run_end_lines(run_end, present_ms, on)
     return shown
+
+
+def _marker_line(marker: dict[str, Any], present_ms: int, on: Screen) -> str:
+    text = f"{clock(moment_in(marker.get('timestamp')), present_ms)} {MARKERS.get(marker['kind'], marker['kind'])}"
+    return on.paint(text, "dim")
 
 
 def _file_names(files: Sequence[dict[str, Any]]) -> list[str]:
@@ -71,6 +85,10 @@ def _run_end_lines(run_end: dict[str, Any], present_ms: int, on: Screen) -> list
 
 def run(args: Args) -> int | None:
     began_ms = now_ms()
+    if args.raw and args.follow:
+        raise CommandFailed(
+            "--raw has the lines of the file as they are now: it does not go with --follow", status=USAGE
+        )
     with connect(args) as client:
         page = client.call(
             "sessions_history",
@@ -80,7 +98,9 @@ def run(args: Args) -> int | None:
                     "limit": 1 if args.limit == 0 else args.limit,
                     "includeTools": args.tools or None,
                     "cursor": args.before,
-                    "includeRuns": True,
+                    "includeRuns": None if args.raw else True,
+                    "includeSystem": args.system or None,
+                    "raw": args.raw or None,
                 }
             ),
             timeout_s=CALL_TIMEOUT_S,
@@ -93,6 +113,12 @@ def run(args: Args) -> int | None:
             return None
     if args.json:
         as_json(page)
+        return None
+    if args.raw:
+        for line in page["messages"]:
+            json_line(line)
+        if page.get("hasMore"):
+            note(f"older ones: sessiond history {args.key} --raw --before {page['nextCursor']}")
         return None
     show_paged(show(page, now_ms(), screen_of()))
     if args.limit != 0:
@@ -156,10 +182,12 @@ COMMAND = Command(
     "history",
     "Show the messages of a session, oldest first.",
     run=run,
-    arguments=(Argument("key", "A session key, `main`, or a session id.", complete="key"),),
+    arguments=(Argument("key", "A session key, `main`, a session id, or the beginning of one.", complete="key"),),
     options=(
         Option("--limit -n", f"The last N messages ({HISTORY_LIMIT.in_words}).", kind="int", metavar="N"),
         Option("--tools", "Tool results, too.", kind="flag"),
+        Option("--system", "System prompts that stand among the messages, too.", kind="flag"),
+        Option("--raw", "The lines of the file as they are, one JSON object a line.", kind="flag"),
         Option("--before", "Only older ones than this cursor of an earlier page.", metavar="CURSOR"),
         Option("--follow -f", "Go on with what is said from now on; survives restarts of the daemon.", kind="flag"),
         *CLIENT_OPTIONS,
@@ -167,6 +195,7 @@ COMMAND = Command(
     examples=(
         "sessiond history main",
         "sessiond history main -n 5 --tools -f",
+        "sessiond history claude:1a2b3c4d",
         "sessiond history main --json | jq -r '.messages[].content'",
     ),
 )

@@ -7,19 +7,34 @@ import sys
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.sources import HERE, SOURCE, here_if
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
+from sessiond.cli.terminal.screen import LEAST_KEY, Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
+from sessiond.errors import pluralize
 from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-TITLES = ("key", "status", "updatedAt", "messages", "tokens", "costUsd", "model", "name", "sessionId")
+TITLES = (
+    "key",
+    "status",
+    "updatedAt",
+    "messages",
+    "tokens",
+    "costUsd",
+    "model",
+    "name",
+    "sessionId",
+    "title",
+    "source",
+    "cwd",
+)
 STATUS_STYLES = {
     "running": "blue",
     "queued": "yellow",
@@ -33,15 +48,15 @@ STATUS_STYLES = {
 def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     """The rows as a table; messages that a row contains follow it."""
     columns = (
-        Column("KEY", lambda row: row["key"], least=16, keep=9, style="bold", fit=clip_key),
+        Column("KEY", lambda row: row["key"], least=LEAST_KEY, keep=9, style="bold", fit=clip_key),
         Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
-        Column("MSGS", lambda row: row.get("messageCount", 0), right=True, keep=6),
+        Column("MSGS", _messages, right=True, keep=6),
         # Input and output tokens together, which the cost is for; not the size of the context.
         Column("TOKENS", lambda row: quantity(_tokens(row)), right=True, keep=3),
         Column("COST", lambda row: _cost(row.get("estimatedCostUsd")), right=True, keep=2),
         Column("MODEL", lambda row: row.get("model"), least=8, keep=1),
-        Column("NAME", lambda row: row.get("label") or row.get("displayName"), least=10, keep=5),
+        Column("TITLE", _title, least=30, keep=7),
     )
     table = render(columns, rows, on)
     if not any(row.get("messages") for row in rows):
@@ -64,6 +79,8 @@ def run(args: Args) -> None:
         "limit": LIST_LIMIT.most if args.all else args.limit,
         "search": args.search,
         "includeArchived": args.archived or None,
+        "sources": list(args.source) or None,
+        "cwd": here_if(args.here),
     }
     with connect(args) as client:
         found = client.call("sessions_list", drop_absent(params), timeout_s=CALL_TIMEOUT_S)
@@ -80,10 +97,12 @@ def run(args: Args) -> None:
     else:
         lines(as_tsv(found["sessions"]))
     if not found["sessions"]:
-        narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search"))
+        narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search", "sources", "cwd"))
         note("no session fits" if narrowed else 'no sessions yet; send a first message: sessiond send main "hello"')
     if found.get("hasMore"):
         note("there are more: --all, or --search")
+    if found.get("partial"):
+        note(f"{pluralize(found['partial'], 'session')} not read whole yet may be missing: try again in a moment")
     if found.get("visibility") not in (None, "all"):
         note(f"only what this caller may see is shown (visibility: {found['visibility']})")
 
@@ -98,9 +117,19 @@ def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
     table: list[tuple[Any, ...]] = [TITLES]
     for row in rows:
         name = row.get("label") or row.get("displayName")
-        facts = (row["key"], _status(row), row.get("updatedAt"), row.get("messageCount", 0), _tokens(row))
-        table.append((*facts, row.get("estimatedCostUsd"), row.get("model"), name, row.get("sessionId")))
+        facts = (row["key"], _status(row), row.get("updatedAt"), _messages(row), _tokens(row))
+        more = (row.get("title"), row.get("source"), row.get("cwd"))
+        table.append((*facts, row.get("estimatedCostUsd"), row.get("model"), name, row.get("sessionId"), *more))
     return ["\t".join("" if fact is None else one_line(str(fact)) for fact in line) for line in table]
+
+
+def _messages(row: dict[str, Any]) -> int | None:
+    """How many messages it has; not known of a session of another program that has not been read whole yet."""
+    return row.get("messageCount", None if row.get("partial") else 0)
+
+
+def _title(row: dict[str, Any]) -> str | None:
+    return row.get("label") or row.get("title") or row.get("displayName")
 
 
 def _status(row: dict[str, Any]) -> str:
@@ -124,16 +153,19 @@ COMMAND = Command(
             many=True,
             choices=SESSION_KINDS,
         ),
+        SOURCE,
+        HERE,
         Option("--active", "Only those with a message in the last MINUTES.", kind="count", metavar="MINUTES"),
         Option("--messages", f"The last N messages of each (at most {LIST_MESSAGES.most}).", kind="int", metavar="N"),
         Option("--limit -n", f"At most N sessions ({LIST_LIMIT.in_words}).", kind="count", metavar="N"),
         Option("--all", "All of them, however many.", kind="flag"),
-        Option("--search", "Only those whose key, label or name has TEXT.", metavar="TEXT"),
+        Option("--search", "Only those whose key, label, title or id has TEXT.", metavar="TEXT"),
         Option("--archived", "Those put away by a reset or a delete, too.", kind="flag"),
         *CLIENT_OPTIONS,
     ),
     examples=(
         "sessiond list",
+        "sessiond list --here --source claude",
         "sessiond list --kind main --active 60 --messages 1",
         "sessiond list --json | jq '.sessions[].key'",
     ),

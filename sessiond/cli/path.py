@@ -47,7 +47,9 @@ def _ask(client: Client, key: str) -> dict[str, Any]:
     found = client.call("sessions.resolve", key=key, timeout_s=CALL_TIMEOUT_S)
     asked = {"search": found["sessionId"], "includeArchived": True}
     rows = client.call("sessions_list", asked, timeout_s=CALL_TIMEOUT_S)["sessions"]
-    path = next(row["transcriptPath"] for row in rows if row["sessionId"] == found["sessionId"])
+    # An archived session has the key of another one; one of another program may have the same id.
+    same = [row for row in rows if row["sessionId"] == found["sessionId"]]
+    path = next((row for row in same if row["key"] == found["key"]), same[0])["transcriptPath"]
     return {**found, "transcriptPath": path}
 
 

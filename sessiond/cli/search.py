@@ -5,13 +5,15 @@ from __future__ import annotations
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import ask_long, drop_absent
 from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.sources import HERE, SOURCE, here_if
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.message import TOOL_ROLES
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, clip_around, clip_key, screen_of
+from sessiond.cli.terminal.screen import LEAST_KEY, Screen, clip_around, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
+from sessiond.errors import pluralize
 from sessiond.ranges import SEARCH_LIMIT
 
 TYPE_CHECKING = False
@@ -25,7 +27,7 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
     table = render(
         (
             Column("TIME", lambda match: _format_when(match.get("timestamp"), present_ms), keep=2, style="dim"),
-            Column("SESSION", lambda match: match["sessionKey"], least=12, keep=3, fit=clip_key),
+            Column("SESSION", lambda match: match["sessionKey"], least=LEAST_KEY, keep=3, fit=clip_key),
             Column("ROLE", lambda match: match.get("role"), keep=1),
             Column(
                 "TEXT",
@@ -43,8 +45,17 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
 
 def run(args: Args) -> int | None:
     words = " ".join(args.text)
-    params = {"query": words, "limit": args.limit, "sessionKey": args.session, "role": args.role, "since": args.since}
-    found = ask_long(args, "sessions_search", drop_absent({**params, "since": _start_ms(args.since)}), "searching")
+    params = {
+        "query": words,
+        "limit": args.limit,
+        "sessionKey": args.session,
+        "role": args.role,
+        "since": _moment_ms(args.since),
+        "until": _moment_ms(args.until),
+        "sources": list(args.source) or None,
+        "cwd": here_if(args.here),
+    }
+    found = ask_long(args, "sessions_search", drop_absent(params), "searching")
     if args.json:
         as_json(found)
         return None
@@ -53,10 +64,12 @@ def run(args: Args) -> int | None:
         note("nothing found")
     if found.get("hasMore"):
         note("there are more: --limit")
+    if found.get("partial"):
+        note(f"{pluralize(found['partial'], 'session')} not read whole yet: search again in a moment")
     return None
 
 
-def _start_ms(age_s: float | None) -> int | None:
+def _moment_ms(age_s: float | None) -> int | None:
     return None if age_s is None else now_ms() - int(age_s * 1000)
 
 
@@ -80,8 +93,15 @@ COMMAND = Command(
         Option("--session", "Only in this session.", metavar="KEY", complete="key"),
         Option("--role", "Only said by one of this role.", choices=("user", "assistant", *TOOL_ROLES)),
         Option("--since", "Only what is younger than this, as 12h or 30d.", kind="duration", metavar="AGE"),
+        Option("--until", "Only what is older than this, as 12h or 30d.", kind="duration", metavar="AGE"),
+        SOURCE,
+        HERE,
         Option("--limit -n", f"At most N matches ({SEARCH_LIMIT.in_words}).", kind="count", metavar="N"),
         *CLIENT_OPTIONS,
     ),
-    examples=("sessiond search timeout", "sessiond search --since 7d --role user 'release notes'"),
+    examples=(
+        "sessiond search timeout",
+        "sessiond search --since 7d --role user 'release notes'",
+        "sessiond search --here parser",
+    ),
 )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import trio
 from msgspec import Meta
 
-from sessiond.methods.params import TIMES, Params, Result, clamp_to, says
+from sessiond.methods.params import TIMES, FolderName, Params, Result, SourceNames, clamp_to, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.keys import is_listed
 from sessiond.ranges import SEARCH_LIMIT
 from sessiond.rpc.method import Method
-from sessiond.sessions import search
+from sessiond.sessions import listing, search
 from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
 
@@ -36,6 +37,11 @@ class SessionsSearchParams(Params, frozen=True, kw_only=True):
     since: Annotated[
         Annotated[int, clamp_to(TIMES)] | None, says("Only messages from this time on, in milliseconds since 1970.")
     ] = None
+    until: Annotated[
+        Annotated[int, clamp_to(TIMES)] | None, says("Only messages up to this time, in milliseconds since 1970.")
+    ] = None
+    sources: SourceNames = None
+    cwd: FolderName = None
 
 
 class SearchMatch(Result, frozen=True, kw_only=True):
@@ -52,19 +58,25 @@ class SessionsSearchResult(Result, frozen=True, kw_only=True, omit_defaults=Fals
     matches: Annotated[list[SearchMatch], says("The messages, newest first.")]
     has_more: Annotated[bool, says("Whether there are more than `limit`.")]
     content_redacted: Annotated[bool, says("Whether secrets were masked in the snippets.")]
+    partial: Annotated[
+        int | msgspec.UnsetType,
+        says("How many sessions were not searched, because only their ends have been read so far; absent if none."),
+    ] = msgspec.UNSET
 
 
 async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchResult:
     services, caller = ctx.services, ctx.caller
     if params.session_key is not None:
-        sessions = [services.find(caller, params.session_key)]
+        sessions = [await services.find_whole(caller, params.session_key)]
     else:
         sessions = await _readable(ctx)
+    sessions, partial = _choose(sessions, params)
     query = search.Query(
         text=params.query,
         limit=params.limit,
         role=params.role,
         since_ms=params.since,
+        until_ms=params.until,
         shown=services.masker_for(caller),
     )
     found, has_more = await search.search(services.store, services.time_slicer, sessions, query)
@@ -83,7 +95,22 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         ],
         has_more=has_more,
         content_redacted=any(match.masked for match, _ in shown),
+        partial=partial or msgspec.UNSET,
     )
+
+
+def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list[Session], int]:
+    """The sessions that fit the params, and how many of them were not read whole yet."""
+    if params.sources is not None:
+        sources = frozenset[str](params.sources)
+        sessions = [session for session in sessions if listing.source_of(session.key) in sources]
+    partial = sum(session.is_partial for session in sessions)
+    if params.cwd is not None:
+        folder = listing.normalize_folder(params.cwd)
+        known = [(session, session.entry.cwd) for session in sessions]
+        partial = sum(session.is_partial and (cwd is None or listing.is_below(cwd, folder)) for session, cwd in known)
+        sessions = [session for session, cwd in known if cwd is not None and listing.is_below(cwd, folder)]
+    return sessions, partial
 
 
 async def _readable(ctx: Context) -> list[Session]:

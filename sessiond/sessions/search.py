@@ -41,6 +41,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     role: str | None = None
     since_ms: int | None = None
+    until_ms: int | None = None
     shown: Callable[[str], str]
     block: int = blocks.BLOCK
 
@@ -200,6 +201,8 @@ class Search:
 
     def _is_wanted(self, record: Record, stamp: int) -> bool:
         if self._query.role is not None and record.role != self._query.role:
+            return False
+        if self._query.until_ms is not None and stamp > self._query.until_ms:
             return False
         return self._query.since_ms is None or stamp >= self._query.since_ms
 

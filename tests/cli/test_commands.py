@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -37,14 +38,124 @@ def without_key(params: dict[str, Any]) -> dict[str, Any]:
 ROW = {"key": "main", "kind": "main", "sessionId": "s1", "updatedAt": 0, "messageCount": 2, "status": "ok"}
 
 
+FOREIGN = {
+    "key": "claude:0e821bfa-1111-4222-8333-012345678901",
+    "kind": "other",
+    "sessionId": "0e821bfa-1111-4222-8333-012345678901",
+    "updatedAt": 0,
+    "source": "claude",
+    "readOnly": True,
+}
+
+
+def test_a_list_is_readable_on_80_columns() -> None:
+    title = "Find out why the parser is slow on files with very long lines, and mend it"
+    used = {"inputTokens": 123456, "outputTokens": 789, "estimatedCostUsd": 12.34, "model": "claude-opus-4-5-20251101"}
+    rows = [
+        {**FOREIGN, **used, "title": title, "messageCount": 1234},
+        {**FOREIGN, "key": "opencode:ses_0123456789abcdef", "title": "two", "partial": True},
+        {**ROW, "title": "hello", "label": "home"},
+    ]
+    titles, first, second, third = show_list(rows, 0, Screen(80))
+    assert all(len(line) <= 80 for line in (titles, first, second, third))
+    assert titles.split()[:1] + titles.split()[-1:] == ["KEY", "TITLE"]
+    assert first.startswith("claude:0e821bfa")
+    assert "Find out why the parser" in first
+    assert second.startswith("opencode:ses_0123")
+    assert second.split()[-1] == "two"
+    assert "0 " not in second.partition("two")[0].split("1970")[-1], "a count that is not known is not shown"
+    assert third.split()[-1] == "home", "what a person called it comes first"
+
+
+def test_sessions_are_chosen_by_program_and_folder(
+    fake: Any, sessiond: Sessiond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer_with(fake, sessions_list={"sessions": [], "hasMore": False, "visibility": "all", "partial": 2})
+    done = sessiond("list", "--source", "claude", "--source", "sessiond", "--here")
+    assert fake.asked("sessions_list") == {"sources": ["claude", "sessiond"], "cwd": os.getcwd()}
+    assert done.err.splitlines() == [
+        "  no session fits",
+        "  2 sessions not read whole yet may be missing: try again in a moment",
+    ]
+    assert sessiond("list", "--source", "nobody").status == 2
+    answer_with(fake, sessions_search={"matches": [], "hasMore": False, "partial": 1})
+    done = sessiond("search", "x", "--source", "pi", "--here", "--since", "2d", "--until", "1d", "--role", "user")
+    asked = fake.asked("sessions_search")
+    assert (asked["sources"], asked["cwd"], asked["role"]) == (["pi"], os.getcwd(), "user")
+    assert 86_390_000 < asked["until"] - asked["since"] < 86_410_000
+    assert done.err.splitlines() == ["  nothing found", "  1 session not read whole yet: search again in a moment"]
+
+
+def test_raw_history_is_one_line_of_json_for_each_line_of_the_file(fake: Any, sessiond: Sessiond) -> None:
+    lines = [{"type": "user", "n": 1}, {"type": "system", "text": "a\nb"}]
+    page = {"messages": lines, "positions": [], "hasMore": True, "nextCursor": "lines:1-1-a"}
+    answer_with(fake, sessions_history=page)
+    done = sessiond("history", "claude:abc", "--raw", "-n", "2")
+    assert [json.loads(line) for line in done.out.splitlines()] == lines
+    assert fake.asked("sessions_history") == {"sessionKey": "claude:abc", "limit": 2, "raw": True}
+    assert done.err == "  older ones: sessiond history claude:abc --raw --before lines:1-1-a\n"
+    assert sessiond("history", "claude:abc", "--raw", "-f").status == 2
+
+
+def test_markers_stand_between_the_messages(fake: Any, sessiond: Sessiond) -> None:
+    messages = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    positions = [{"id": "a", "seq": 1, "cursor": "c"}, {"id": "b", "seq": 2, "cursor": "c"}]
+    page = {"messages": messages, "positions": positions, "hasMore": False}
+    answer_with(fake, sessions_history={**page, "markers": [{"kind": "compaction", "seq": 2, "cursor": "c"}]})
+    first, marker, second = sessiond("history", "main", "--system").out.splitlines()
+    assert ("one" in first, "summed up" in marker, "two" in second) == (True, True, True)
+    assert fake.asked("sessions_history")["includeSystem"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("claude:0e821bfa", True),
+        ("CLAUDE:0E821BFA", True),
+        ("0e821bfa", True),
+        ("0E821BFA-11", True),
+        ("claude:0e821bf", False),
+        ("0e821bf", False),
+        ("codex:0e821bfa", False),
+    ],
+)
+def test_eight_characters_of_a_native_id_name_a_session(fake: Any, sessiond: Sessiond, text: str, found: bool) -> None:
+    from sessiond.cli.frame.failures import CommandFailed
+    from sessiond.cli.frame.names import find_meant_session
+
+    def call(method: str, params: dict[str, Any]) -> Any:
+        wanted = params.get("search", "").lower()
+        return {"sessions": [row for row in (FOREIGN, ROW) if wanted in str(row["key"]) or wanted in row["sessionId"]]}
+
+    if found:
+        assert find_meant_session(call, text) == FOREIGN["key"]
+    else:
+        with pytest.raises(CommandFailed) as failed:
+            find_meant_session(call, text)
+        assert failed.value.status == 4
+
+
+def test_at_most_five_candidates_are_shown_for_an_ambiguous_beginning() -> None:
+    from sessiond.cli.frame.failures import CommandFailed
+    from sessiond.cli.frame.names import find_meant_session
+
+    rows = [{**FOREIGN, "key": f"pi:abcdefgh{n}", "sessionId": f"abcdefgh{n}"} for n in range(7)]
+    with pytest.raises(CommandFailed) as failed:
+        find_meant_session(lambda *_: {"sessions": rows}, "pi:abcdefgh")
+    assert failed.value.status == 4
+    assert failed.value.message.count("pi:abcdefgh") == 1 + 5
+    assert "7 sessions" in failed.value.message
+
+
 def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond: Sessiond) -> None:
     rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
     answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
     assert done.out.splitlines() == [
-        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId",
-        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1",
-        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1",
+        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId\ttitle\tsource\tcwd",
+        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1\t\t\t",
+        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1\t\t\t",
     ]
     assert done.err.splitlines() == [
         "  there are more: --all, or --search",

@@ -72,8 +72,9 @@ def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: s
         row["key"]
         for row in rows
         if row.get("label") == text
-        or (is_prefix and str(row.get("sessionId", "")).startswith(text.lower()))
+        or (is_prefix and str(row.get("sessionId", "")).lower().startswith(text.lower()))
         or _begins_key(text, row["key"])
+        or (row.get("readOnly") and _begins_foreign_key(text, row["key"]))
     ]
     if len(found) == 1:
         return found[0]
@@ -91,8 +92,16 @@ def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: s
 
 def _begins_key(text: str, key: str) -> bool:
     """Whether `text` is a prefix of `key` that ends within the UUID at its end. Chosen names are never completed."""
+    if not key.startswith("agent:"):
+        return False
     head, _, last = key.rpartition(":")
     return is_uuid(last) and len(text) >= len(head) + 1 + MIN_KEY_DIGITS and key.startswith(text)
+
+
+def _begins_foreign_key(text: str, key: str) -> bool:
+    """Whether `text` is the key of another program's session up to at least eight characters of its id."""
+    native = text.partition(":")[2]
+    return len(native) >= MIN_PREFIX and key.lower().startswith(text.lower())
 
 
 def explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:

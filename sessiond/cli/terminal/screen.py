@@ -21,6 +21,8 @@ _SGR = {
     "match": "1;31",  # as grep shows it
 }
 DEFAULT_WIDTH = 80
+# So wide that of every key of a program (`opencode:1a2b3c4d…`) at least the eight digits are shown that name it.
+LEAST_KEY = 18
 
 
 class Screen:
