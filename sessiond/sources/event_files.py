@@ -167,7 +167,7 @@ class EventFiles:
             finally:
                 connection.close()
         except sqlite3.Error as error:
-            raise OSError(errno.EIO, f"the database cannot be read: {error}") from None
+            raise _file_error(error) from None
 
     def _look_at(self, name: str) -> os.stat_result | None:
         """The status of a regular file in the folder, None where there is none. OSError where it is something else."""
@@ -178,6 +178,13 @@ class EventFiles:
         if not stat.S_ISREG(look.st_mode):
             raise dirfd.SymlinkRefused(name)
         return look
+
+
+def _file_error(error: sqlite3.Error) -> OSError:
+    """What went wrong as an error of a file: temporary ones, while another program changes it, are told apart."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    number = errno.EBUSY if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else errno.EINVAL
+    return OSError(number, f"the database cannot be read: {error}")
 
 
 def _append_rows(connection: sqlite3.Connection, session_id: str, file: _EventFile) -> None:

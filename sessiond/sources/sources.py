@@ -313,7 +313,7 @@ class Sources:
             changed: list[str] = await self._run_sync(root.find_changed, place)
         except OSError as error:
             if not self._retries.retry_if_passing((root.name, place), error):
-                root.note_odd(place, reason_of(error))
+                root.note_odd(place if root.files is None else root.files.name, reason_of(error))
             return
         for one in changed:
             await self._files.check(root, one)

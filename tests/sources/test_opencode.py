@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -189,6 +190,40 @@ async def test_a_database_that_appears_later_and_one_that_is_none(tmp_path: Path
         path_in(home).unlink()
         with closing(Program(home).connection):
             await followed.wait_until(lambda: len(followed.keys) == 5)
+
+
+@pytest.mark.parametrize("content", [b"no database at all", None])
+def test_what_is_no_database_of_opencode_is_no_temporary_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "opencode.db"
+    if content is not None:
+        path.write_bytes(content)
+    else:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("create table other (a)")
+            connection.commit()
+    root = dirfd.open_root(str(tmp_path))
+    files = EventFiles(root, str(tmp_path), "opencode.db")
+    for ask in (files.list_sessions, files.find_changed, lambda: files.status("opencode.db/ses_1")):
+        with pytest.raises(OSError, match="the database cannot be read") as caught:
+            ask()
+        assert not dirfd.is_passing(caught.value)
+    os.close(root)
+
+
+def test_a_database_that_is_locked_is_a_temporary_error(tmp_path: Path) -> None:
+    connection = make_database(tmp_path / "opencode.db")
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma locking_mode = exclusive")
+    connection.execute("create table other (a)")
+    connection.commit()
+    root = dirfd.open_root(str(tmp_path))
+    files = EventFiles(root, str(tmp_path), "opencode.db")
+    with pytest.raises(OSError, match="the database cannot be read") as caught:
+        files.list_sessions()
+    assert dirfd.is_passing(caught.value)
+    connection.close()
+    assert len(files.list_sessions()) == 5
+    os.close(root)
 
 
 def test_a_link_in_the_place_of_the_database_is_not_followed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ SQL = Path(__file__).parents[1] / "golden" / "sources" / "opencode" / "opencode.
 def make_database(path: str | Path = ":memory:") -> sqlite3.Connection:
     """A database as the program had it, in a file or in memory."""
     connection = sqlite3.connect(path)
-    connection.executescript(SQL.read_text())
+    connection.executescript(f"begin;\n{SQL.read_text()}\ncommit;")
     return connection
 
 
