@@ -80,12 +80,14 @@ async def test_settings_and_lineage_survive_a_reset_and_counters_do_not(tmp_path
         assert (before.input_tokens, before.message_count, before.model, before.last_to) == (10, 1, "other", "42")
         await client.call("sessions.reset", key=KEY)
         rows = (await client.call("sessions_list", label="home"))["sessions"]
-        gone = {"updatedAt", "createdAt", "sessionId", "transcriptPath"}
+        gone = {"updatedAt", "createdAt", "sessionId", "transcriptPath", "cwd"}
         assert [{name: value for name, value in row.items() if name not in gone} for row in rows] == [
             {
                 "key": KEY,
                 "kind": "other",
                 "channel": "telegram",
+                "source": "sessiond",
+                "title": "Work",
                 "label": "home",
                 "lastChannel": "telegram",
                 "lastTo": "42",
