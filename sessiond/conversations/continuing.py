@@ -19,7 +19,6 @@ from sessiond.model.keys import rest_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runtimes.fork_support import forks
-from sessiond.runtimes.presets import PRESETS
 from sessiond.runtimes.presets.detect import agent_lines
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.store.catalog import Session
@@ -65,8 +64,6 @@ class Continuations:
         where the agent's sandbox does not show the folder.
         """
         config, program = self._config(), original.folder.source or ""
-        if program not in PRESETS or not PRESETS[program].forks:
-            raise _cannot_fork(program, original)
         agents = agents_for(config, program)
         if not agents:
             lines = agent_lines(program, taken={agent.id for agent in config.agents.list})
@@ -80,7 +77,7 @@ class Continuations:
         agent, session = self._find(agents, original.key)
         cwd = await self._check_folder(agent, original)
         if session is None and not await forks(agent.runtime, self._environ, self._workspace(agent)):
-            raise _cannot_fork(f"this release of {program}", original)
+            raise _cannot_fork(program, original)
         key = session.key if session is not None else self._free_key(agent, original.key)
         return Continuation(original=original, key=key, agent_id=agent.id, cwd=cwd, session=session)
 
@@ -111,21 +108,27 @@ class Continuations:
         """The folder of the original, in which the agent can work."""
         cwd = original.entry.cwd
         if cwd is None or not Path(cwd).is_absolute():
-            raise _no_folder(f"the transcript of {original.key} does not say in which folder it was")
+            raise _no_folder(
+                f"the transcript of {original.key} does not say in which folder it was: go on with it in"
+                f" {original.folder.source}"
+            )
         sandboxed = is_sandboxed(agent.sandbox.mode, is_main=False)
         # In a thread: the folder may be on a file system that does not answer.
         there, shown = await run_in_thread(_look_at, cwd, self._workspace(agent), original.path, abandon_on_cancel=True)
         if not there:
-            raise _no_folder(f"{original.key} was in the folder {quote(cwd)}, which is not there")
+            raise _no_folder(
+                f"{original.key} was in the folder {quote(cwd)}, which is not there: make it, and send again"
+            )
         if sandboxed and not shown[0]:
             raise Forbidden(
                 f"agent {quote(agent.id)} runs in a sandbox, whose workspace does not hold {quote(cwd)},"
-                f" the folder of {original.key}",
+                f" the folder of {original.key}: an agent without a sandbox can go on with it",
                 code="sandboxed",
             )
         if sandboxed and not shown[1]:
             raise Unsupported(
-                f"agent {quote(agent.id)} runs in a sandbox, which does not show it the transcript of {original.key}",
+                f"agent {quote(agent.id)} runs in a sandbox, which does not show it the transcript of {original.key}:"
+                " an agent without a sandbox can go on with it",
                 code="cannot_fork",
             )
         return cwd
@@ -158,11 +161,11 @@ def _look_at(cwd: str, workspace: Path, transcript: str) -> tuple[bool, tuple[bo
 
 def _cannot_fork(program: str, original: Session) -> Unsupported:
     return Unsupported(
-        f"{program} cannot go on with a copy of a session, and sessiond does not change {original.key} itself:"
-        " go on with it in that program",
+        f"this release of {program} cannot go on with a copy of a session, and sessiond does not change"
+        f" {original.key} itself: go on with it in {program}, or install a newer one",
         code="cannot_fork",
     )
 
 
 def _no_folder(reason: str) -> Unsupported:
-    return Unsupported(f"{reason}: nothing can go on with it there", code="cwd_missing")
+    return Unsupported(reason, code="cwd_missing")

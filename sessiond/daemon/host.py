@@ -171,13 +171,13 @@ class DaemonHost:
         if entry.continues is None:
             return {}
         original = self._store.catalog.by_key.get(entry.continues)
-        used = None
+        used = file = None
         if original is not None:
             had = original.entry
             parts = (had.input_tokens, had.output_tokens, had.cache_read, had.cache_write)
-            used = Usage(*(count or 0 for count in parts))
+            used, file = Usage(*(count or 0 for count in parts)), Path(original.path)
         cwd = Path(entry.cwd) if entry.cwd else None
-        return {"fork_of": rest_of(entry.continues), "fork_usage": used, "cwd": cwd}
+        return {"fork_of": rest_of(entry.continues), "fork_usage": used, "fork_file": file, "cwd": cwd}
 
     async def _history(self, run: Run) -> list[msgspec.Raw]:
         """The newest messages before the run's own one (see `RunSpec.history`), oldest first."""

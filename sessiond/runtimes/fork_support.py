@@ -22,7 +22,7 @@ async def forks(runtime: RuntimeConfig, environ: Mapping[str, str], workspace: P
     """
     preset = PRESETS[runtime.preset or ""]
     if preset.fork_help is None:
-        return preset.forks
+        return True
     words, expected = preset.fork_help
     program = runtime.command[0] if runtime.command else preset.program
     program = str(workspace / program) if "/" in program else program

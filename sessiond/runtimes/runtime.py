@@ -29,8 +29,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `socket` is `agent.sock`. `deadline_ms` (milliseconds since 1970) is only for the agent's information: the
     supervisor cancels the turn. `native_session_id` is the value that an earlier run of this session passed to
     `RunSink.native_session`. Without one, the program begins with a copy of its conversation `fork_of`, if that is set,
-    which has used `fork_usage` so far. `cwd` is where it starts, if not in `workspace`. `history()` reads the earlier
-    messages (at most 100 and one mebibyte), oldest first.
+    which has used `fork_usage` so far and is in `fork_file`. `cwd` is where it starts, if not in `workspace`.
+    `history()` reads the earlier messages (at most 100 and one mebibyte), oldest first.
     """
 
     run_id: str
@@ -52,6 +52,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     native_session_id: str | None = None
     fork_of: str | None = None
     fork_usage: Usage | None = None
+    fork_file: Path | None = None
     cwd: Path | None = None
     turn: int | None = None
     max_turns: int | None = None

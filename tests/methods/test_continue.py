@@ -149,15 +149,6 @@ class TestRefusals:
         *_, added = parse(taken + lines).agents.list
         assert (added.id, added.runtime.type, added.runtime.preset) == ("claude-2", "exec", "claude")
 
-    async def test_gemini_cannot_copy_a_session(self, tmp_path: Path, home: ClaudeHome) -> None:
-        folder = home.path / ".gemini" / "tmp" / "project" / "chats"
-        folder.mkdir(parents=True)
-        file = folder / "session-2026-01-02T03-04-abcdef12.jsonl"
-        file.write_text('{"sessionId":"abcdef12-1111-4222-8333-0123456789ab","startTime":"2026-01-02T03:04:05.000Z"}\n')
-        key = "gemini:abcdef12-1111-4222-8333-0123456789ab"
-        error = await self.refuse(tmp_path, home, home.agent(), key)
-        assert (error["code"], error["data"]["code"]) == (-32006, "cannot_fork")
-
     @pytest.mark.parametrize("cwd", ["", "relative", "/no such folder"])
     async def test_a_folder_that_is_missing_or_unknown(self, tmp_path: Path, home: ClaudeHome, cwd: str) -> None:
         home.write("x", native_id="lost", cwd=cwd)

@@ -196,5 +196,4 @@ PRESET = Preset(
     arguments=_arguments,
     parser=ClaudeLines,
     session_lost=re.compile(r"No conversation found with session ID"),
-    forks=True,
 )

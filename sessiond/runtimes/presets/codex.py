@@ -180,7 +180,6 @@ PRESET = Preset(
     arguments=_arguments,
     parser=CodexLines,
     session_lost=re.compile(r"no rollout found for thread id"),
-    forks=True,
     # Older releases take the word for a message, and print the help of `exec`.
     fork_help=(("exec", "fork", "--help"), re.compile(r"^Usage: .*\bexec fork\b", re.MULTILINE)),
 )

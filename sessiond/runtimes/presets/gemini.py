@@ -14,7 +14,7 @@ from sessiond.clock import parse_iso_ms
 from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import count, table, text, usage
-from sessiond.runtimes.presets.preset import Preset, native_id
+from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
 from sessiond.runtimes.runtime import RunSpec
 
 
@@ -24,6 +24,9 @@ def _arguments(spec: RunSpec, resume: str | None, extra: Sequence[str]) -> list[
         words.append(f"--model={spec.model}")
     if resume is not None:
         words.append(f"--resume={resume}")
+    elif (original := session_to_fork(spec)) is not None:
+        # It copies a file to a new session; with --resume it would write to the original.
+        words.append(f"--session-file={spec.fork_file or original}")
     return [*words, *extra]
 
 
@@ -95,4 +98,5 @@ PRESET = Preset(
     arguments=_arguments,
     parser=GeminiLines,
     session_lost=re.compile(r"Error resuming session"),
+    fork_help=(("--help",), re.compile(r"--session-file\b")),
 )

@@ -107,5 +107,4 @@ PRESET = Preset(
     arguments=_arguments,
     parser=OpencodeLines,
     session_lost=re.compile(r"Session not found"),
-    forks=True,
 )

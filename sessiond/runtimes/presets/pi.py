@@ -91,5 +91,4 @@ PRESET = Preset(
     arguments=_arguments,
     parser=PiLines,
     session_lost=re.compile(r"No session found matching"),
-    forks=True,
 )

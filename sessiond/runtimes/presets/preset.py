@@ -19,8 +19,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
     `arguments(spec, resume, extra)` are the arguments: `resume` is the program's own id of the conversation to resume,
     if any, `extra` the arguments in the configuration. `session_lost` matches the error of a program that no longer
-    knows the conversation. A preset that `forks` can begin with a copy of a conversation (`session_to_fork`). If only
-    newer releases can, `fork_help` are arguments that ask for help on it, and what the help has to say.
+    knows the conversation. All can begin with a copy of a conversation (`session_to_fork`); if only newer
+    releases can, `fork_help` are arguments that ask for help on it, and what the help has to say.
     """
 
     name: str
@@ -28,7 +28,6 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Callable[[RunSpec, str | None, Sequence[str]], list[str]]
     parser: Callable[[RunSpec], LineParser]
     session_lost: re.Pattern[str]
-    forks: bool = False
     fork_help: tuple[tuple[str, ...], re.Pattern[str]] | None = None
 
     def command(self, spec: RunSpec, configured: Sequence[str]) -> list[str]:

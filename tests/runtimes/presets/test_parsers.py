@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.model.keys import SOURCES
 from sessiond.model.usage import Usage
 from sessiond.runtimes.output import (
     CustomOutput,
@@ -206,16 +208,17 @@ def test_codex_does_not_count_what_the_original_of_a_copy_has_used(read, thread,
 FORKS = {
     "claude": ["--resume=ID", "--fork-session"],
     "codex": ["fork", "ID", "-"],
+    "gemini": ["--session-file=/x.jsonl"],
     "opencode": ["--session=ID", "--fork"],
     "pi": ["--fork", "ID"],
 }
 
 
 def test_a_program_begins_with_a_copy_until_it_has_a_conversation_of_its_own(make_spec) -> None:
-    assert {name for name, preset in PRESETS.items() if preset.forks} == FORKS.keys()
+    assert PRESETS.keys() == FORKS.keys() == set(SOURCES)
     for name, words in FORKS.items():
         preset = PRESETS[name]
-        begun = preset.command(make_spec(fork_of="ID"), [])
+        begun = preset.command(make_spec(fork_of="ID", fork_file=Path("/x.jsonl")), [])
         assert begun[-len(words) :] == words
         own = preset.command(make_spec(fork_of="ID", native_session_id="own"), [])
         assert own == preset.command(make_spec(native_session_id="own"), [])
