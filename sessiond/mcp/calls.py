@@ -21,8 +21,8 @@ Params = dict[str, Any]
 HISTORY_BYTES = 64 * 1024
 # Of a session in the list; the rest is for programs, and a model would pay for it in every list.
 ROW_FIELDS = (
-    "key", "kind", "label", "displayName", "status", "queuedRuns", "updatedAt", "messageCount", "model", "spawnedBy",
-    "childSessions", "sandboxed", "archived", "messages",
+    "key", "kind", "source", "title", "cwd", "readOnly", "partial", "label", "displayName", "status", "queuedRuns",
+    "updatedAt", "messageCount", "model", "spawnedBy", "childSessions", "sandboxed", "archived", "messages",
 )  # fmt: skip
 
 

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sessiond.ranges import HISTORY_LIMIT, INBOX_WAIT_S, LIST_LIMIT, LIST_MESSAGES, SEARCH_LIMIT, SEND_WAIT_S, Range
+from sessiond.ranges import (
+    HISTORY_LIMIT,
+    INBOX_WAIT_S,
+    LIST_LIMIT,
+    LIST_MESSAGES,
+    SEARCH_LIMIT,
+    SEND_WAIT_S,
+    SOURCE_WORDS,
+    Range,
+)
 
 INSTRUCTIONS = """\
 sessiond keeps the sessions (conversations) of the AI agents on this machine. With these tools you see what other \
@@ -39,7 +48,8 @@ def _seconds(description: str) -> Schema:
 
 
 _A_YEAR = Range(1, 525_600, 0)
-_SESSION = "Session key (agent:<agent>:<rest>), session id, `main` or `current`."
+_SESSION = "Session key (agent:<agent>:<rest>, <program>:<id>), session id, `main` or `current`."
+_SOURCES: Schema = {"type": "array", "items": {"enum": list(SOURCE_WORDS)}, "description": "Only of these programs."}
 _CURSOR = "`nextCursor` of the answer before."
 _ATTACHMENT = {
     "type": "object",
@@ -76,10 +86,13 @@ LISTED: list[Schema] = [
     _tool(
         "sessions_list",
         "List sessions",
-        "The sessions you may see, newest message first. With a `visibility` other than `all` there may be more.",
+        "The sessions you may see, newest message first; `readOnly` ones are of programs outside sessiond. With a"
+        " `visibility` other than `all` there may be more.",
         {
-            "search": _text("Only where key, label or name contains this."),
+            "search": _text("Only where key, title, label or name contains this."),
             "agentId": _text("Only sessions of this agent."),
+            "sources": _SOURCES,
+            "cwd": _text("Only of work in this folder or below."),
             "activeMinutes": _whole("Only with a message in so many minutes.", _A_YEAR),
             "messageLimit": _whole("Show so many last messages of each too.", LIST_MESSAGES),
             "limit": _limit(LIST_LIMIT),
@@ -139,6 +152,8 @@ LISTED: list[Schema] = [
             "query": _text("Upper and lower case are the same."),
             "sessionKey": _text("Only in this session."),
             "role": {"enum": ["user", "assistant", "toolResult"]},
+            "sources": _SOURCES,
+            "cwd": _text("Only of work in this folder or below."),
             "limit": _limit(SEARCH_LIMIT),
         },
         "query",

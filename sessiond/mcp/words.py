@@ -23,11 +23,14 @@ def words(tool: str, result: Result) -> str:
 def _sessions(result: Result) -> str:
     rows = result["sessions"]
     more = f"; more with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
+    missed = result.get("partial")
+    more += f"; {pluralize(missed, 'session')} not read whole yet may be missing" if missed else ""
     head = f"{pluralize(len(rows), 'session')} (visibility: {result['visibility']}{more})"
     lines = [head]
     for row in rows:
-        count = pluralize(row.get("messageCount", 0), "message")
-        facts = [row.get("label"), row.get("displayName"), row.get("status"), count]
+        count = pluralize(row.get("messageCount", 0), "message") if not row.get("partial") else "not read whole yet"
+        title = row.get("title") if row.get("title") != row.get("displayName") else None
+        facts = [row.get("label"), row.get("displayName"), title, row.get("cwd"), row.get("status"), count]
         lines.append(f"{row['key']}: {', '.join(str(fact) for fact in facts if fact)}, {_time(row['updatedAt'])}")
         lines += [f"    {_line(message, 300)}" for message in row.get("messages") or ()]
     return _bound_lines(lines)

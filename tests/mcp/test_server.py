@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from support.foreign_sessions import key_of, pi_file
 from support.mcp_client import PATIENCE_S, Agent, agent, server
 from support.real_daemon import Daemon
 
@@ -395,3 +396,27 @@ async def test_an_inbox_keeps_its_key_when_another_agent_becomes_the_default(dae
     assert [message["text"] for message in inbox["messages"]] == ["kept", "and this"]
     # A program that never had an inbox gets one under the current default agent.
     assert daemon.call("sessions.create", key="mcp:other")["key"] == "agent:helper:mcp:other"
+
+
+async def test_sessions_of_other_programs_are_tools_for_those_who_see_all_and_for_nobody_else(daemon: Daemon) -> None:
+    pi_file(daemon.folder, 1, "the heron nests")
+    daemon.start('[tools.sessions]\nvisibility = "all"\n')
+    daemon.wait_for(lambda: daemon.call("sessions_list", sources=["pi"])["count"], "the session of pi is not listed")
+    async with agent(daemon) as client:
+        [row] = (await client.data("sessions_list", sources=["pi"], cwd="/home"))["sessions"]
+        assert fields(row, "key", "source", "title", "cwd", "readOnly") == {
+            "key": key_of(1),
+            "source": "pi",
+            "title": "the heron nests",
+            "cwd": "/home/me",
+            "readOnly": True,
+        }
+        assert "user: the heron nests" in (await client.use("sessions_history", sessionKey=key_of(1))).text
+        [match] = (await client.data("sessions_search", query="heron", sources=["pi"], cwd="/home/me"))["matches"]
+        assert match["sessionKey"] == key_of(1)
+        # A list says of the whole machine what a tree may not see.
+        daemon.config.write_text('[tools.sessions]\nvisibility = "tree"\n')
+        assert daemon.cli("config", "reload").returncode == 0
+        assert (await client.data("sessions_list", sources=["pi"]))["count"] == 0
+        hidden = await client.use("sessions_history", sessionKey=key_of(1))
+        assert hidden.error and "no session" in hidden.text

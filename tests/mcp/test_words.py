@@ -142,3 +142,12 @@ def test_only_the_shown_messages_of_a_full_inbox_count_as_read() -> None:
     assert reading is not None and reading.params_of(0) == {"cursor": "end"}
     assert build_read_call("sessions_inbox", {**page, "messages": []}) is None
     assert build_read_call("sessions_history", page) is None
+
+
+def test_a_session_of_another_program_is_shown_with_its_title_and_folder() -> None:
+    row = {"key": "claude:abc", "updatedAt": 0, "title": "Mend the roof", "cwd": "/home/me", "readOnly": True}
+    shown = {"sessions": [{**row, "messageCount": 2}, {**row, "partial": True}], "visibility": "all", "partial": 1}
+    head, whole, partial = words("sessions_list", shown).splitlines()
+    assert head == "2 sessions (visibility: all; 1 session not read whole yet may be missing)"
+    assert whole == "claude:abc: Mend the roof, /home/me, 2 messages, 1970-01-01 00:00:00Z"
+    assert "not read whole yet" in partial
