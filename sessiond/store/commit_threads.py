@@ -103,11 +103,11 @@ class CommitThreads(Generic[T]):
             return self._take()
 
     def _take_stalled(self, was_slow: bool) -> Step | None:
-        """The next step: at once while commits are slow and where only syncs are left, else when the other threads took
-        none for so long that they must be stuck.
+        """The next step: at once while commits are slow and where only syncs or their report are left, else when the
+        other threads took none for so long that they must be stuck.
         """
         with self._lock:
-            while not (self._has_steps and was_slow) and not self._has_only_syncs:
+            while not (self._has_steps and was_slow) and not self._has_only_syncs and not self._has_only_report:
                 was_slow = False
                 if self._has_steps and not self._another_watches:
                     if self._is_stalled():
@@ -126,6 +126,11 @@ class CommitThreads(Generic[T]):
     def _has_only_syncs(self) -> bool:
         """Whether all that wait were begun. Several threads finish them, because the file system joins their syncs."""
         return bool(self._begun) and not self._queue
+
+    @property
+    def _has_only_report(self) -> bool:
+        """Whether a job ended when the first thread had nothing left to do, so that nobody else reports it."""
+        return self._has_unreported and self._first_waits and not self._queue
 
     def _is_stalled(self) -> bool:
         """Whether no step is taken for `STALL_S`, although there are some."""

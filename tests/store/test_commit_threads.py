@@ -318,3 +318,29 @@ def test_jobs_that_were_all_begun_are_finished_by_all_threads_at_once():
     for _ in range(THREADS):
         assert done.acquire(timeout=PATIENCE_S)
     threads.stop()
+
+
+def test_a_sync_that_ends_when_the_first_thread_sleeps_is_reported_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(commit_threads, "STALL_S", 10 * PATIENCE_S)  # nobody finds it by watching
+    together, late_is_over, reported = threading.Barrier(2), threading.Event(), threading.Event()
+
+    def finish() -> None:
+        together.wait(PATIENCE_S)
+        if threading.current_thread().name == "commits-0":
+            return
+        deadline = time.monotonic() + PATIENCE_S
+        while not threads._first_waits and time.monotonic() < deadline:
+            reported.wait(0.001)
+        late_is_over.set()
+
+    def report() -> None:
+        if late_is_over.is_set():
+            reported.set()
+
+    threads = CommitThreads[str](lambda _job: finish, report)
+    threads.start()
+    for job in "ab":
+        threads.put(job)
+    threads.wake()
+    assert reported.wait(PATIENCE_S)
+    threads.stop()
