@@ -114,7 +114,9 @@ class Continuations:
             )
         sandboxed = is_sandboxed(agent.sandbox.mode, is_main=False)
         # In a thread: the folder may be on a file system that does not answer.
-        there, shown = await run_in_thread(_look_at, cwd, self._workspace(agent), original.path, abandon_on_cancel=True)
+        there, shown = await run_in_thread(
+            _look_at, agent, self._workspace(agent), cwd, original.path, abandon_on_cancel=True
+        )
         if not there:
             raise _no_folder(
                 f"{original.key} was in the folder {quote(cwd)}, which is not there: make it, and send again"
@@ -152,11 +154,14 @@ def _keys(agent: AgentConfig, original_key: str) -> tuple[str, str]:
     return key, f"{key}:{blake2b(native.encode(), digest_size=4).hexdigest()}"
 
 
-def _look_at(cwd: str, workspace: Path, transcript: str) -> tuple[bool, tuple[bool, bool]]:
-    """Whether the folder is there, and whether folder and transcript are in the workspace, links followed."""
+def _look_at(agent: AgentConfig, workspace: Path, cwd: str, transcript: str) -> tuple[bool, tuple[bool, bool]]:
+    """Whether the folder is there; whether it is in the workspace; and whether the transcript and the
+    home are, in which the program keeps its copy.
+    """
+    home = agent.runtime.env.get("HOME", "").replace("{workspace}", str(workspace))
     root = os.path.realpath(workspace)
-    inside = [Path(os.path.realpath(path)).is_relative_to(root) for path in (cwd, transcript)]
-    return os.path.isdir(cwd), (inside[0], inside[1])
+    folder, *others = (Path(os.path.realpath(path)).is_relative_to(root) for path in (cwd, transcript, home or "/"))
+    return os.path.isdir(cwd), (folder, all(others))
 
 
 def _cannot_fork(program: str, original: Session) -> Unsupported:

@@ -176,7 +176,7 @@ class DaemonHost:
             had = original.entry
             parts = (had.input_tokens, had.output_tokens, had.cache_read, had.cache_write)
             used, file = Usage(*(count or 0 for count in parts)), Path(original.path)
-        cwd = Path(entry.cwd) if entry.cwd else None
+        cwd = Path(entry.cwd) if entry.cwd and os.path.isabs(entry.cwd) else None
         return {"fork_of": rest_of(entry.continues), "fork_usage": used, "fork_file": file, "cwd": cwd}
 
     async def _history(self, run: Run) -> list[msgspec.Raw]:

@@ -101,6 +101,14 @@ async def test_any_spelling_reaches_the_same_continuation(tmp_path: Path, home: 
         assert (await say(owner, "two"))["reply"] == "knows: remember plum | one | two"
 
 
+async def test_after_a_restart_it_is_the_same_continuation(tmp_path: Path, home: ClaudeHome) -> None:
+    async with daemon(tmp_path, home.agent()) as (_, owner):
+        await say(owner, "one")
+    async with daemon(tmp_path, home.agent()) as (parts, owner):
+        assert keys_of(parts) == {KEY, OURS}
+        assert (await say(owner, "two"))["reply"] == "knows: remember plum | one | two"
+
+
 async def test_it_is_steered_as_well(tmp_path: Path, home: ClaudeHome) -> None:
     async with daemon(tmp_path, home.agent()) as (_, owner):
         steered = await owner.call("sessions.steer", key=KEY, message="go on")
@@ -162,6 +170,11 @@ class TestRefusals:
     async def test_a_sandbox_that_does_not_show_the_transcript(self, tmp_path: Path, home: ClaudeHome) -> None:
         config = home.agent(workspace=str(home.project)) + '[agents.list.sandbox]\nmode = "all"\n'
         error = await self.refuse(tmp_path, home, config)
+        assert (error["code"], error["data"]["code"]) == (-32006, "cannot_fork")
+
+    async def test_a_sandbox_whose_home_does_not_outlive_a_run(self, tmp_path: Path, home: ClaudeHome) -> None:
+        config = home.agent(workspace=str(tmp_path)).replace("env = { HOME", "env = { OTHER")
+        error = await self.refuse(tmp_path, home, config + '[agents.list.sandbox]\nmode = "all"\n')
         assert (error["code"], error["data"]["code"]) == (-32006, "cannot_fork")
 
     async def test_the_send_policy_is_that_of_the_session_that_would_continue_it(

@@ -16,6 +16,7 @@ from support.rows import check_each
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, Entry, FileFacts, KeyedRun, LiveRun, Spawn
 from sessiond.model.fold import MAX_KEYED_RUNS, fold, fold_bad_line, ineffective_reason
+from sessiond.model.keys import SOURCES
 from sessiond.model.patching import merge_patch, patch_entry
 
 T = 1795224660000
@@ -213,6 +214,33 @@ def test_merge_patch_passes_the_test_cases_of_rfc_7386_appendix_a(target, change
 def test_a_patch_value_of_a_wrong_type_is_ignored_and_the_others_are_applied():
     start = replace(EMPTY, label="old", context_tokens=5)
     assert fold_lines(patch(label=7, contextTokens="many", model="m"), entry=start) == replace(start, model="m")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_record_says_whose_session_is_continued(source):
+    key = f"{source}:0e8-Ab.c_"
+    assert fold_lines(HEADER, patch(continues=key)).continues == key
+
+
+# What is continued comes into the arguments of a program.
+NO_FOREIGN_KEYS = (
+    "agent:main:x",
+    "other:abc",
+    "claude:",
+    "claude:--evil",
+    "claude:a b",
+    "claude:a\n",
+    " claude:a",
+    5,
+    [],
+)
+
+
+def test_anything_else_is_not_continued():
+    for value in NO_FOREIGN_KEYS:
+        entry = fold_lines(HEADER, patch(continues="claude:abc", label="x"), patch(continues=value, label="y"))
+        assert (entry.continues, entry.label) == ("claude:abc", "y"), value
+    assert fold_lines(HEADER, patch(continues="claude:abc"), patch(continues=None)).continues is None
 
 
 @check_each("value", [2**53 + 2, -(2**60), 10**40])

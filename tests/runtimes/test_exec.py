@@ -277,6 +277,17 @@ async def test_the_error_says_that_the_workspace_is_missing(make_spec, recorder,
     assert outcome == RunOutcome(error="the folder in which the agent works is not there, or no folder")
 
 
+async def test_a_program_may_start_elsewhere_than_in_the_workspace(make_spec, recorder, workspace, tmp_path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (workspace / "program").write_text("#!/bin/sh\npwd\n")
+    (workspace / "program").chmod(0o755)
+    spec = make_spec(cwd=project)
+    assert await exec_runtime("./program").run(spec, recorder) == RunOutcome(reply=str(project))
+    missing = await exec_runtime("true").run(make_spec(cwd=tmp_path / "none"), recorder)
+    assert missing == RunOutcome(error="the folder in which the agent works is not there, or no folder")
+
+
 async def test_a_program_may_leave_its_input_unread(make_spec, recorder) -> None:
     outcome = await shell("exec <&-; echo fine").run(make_spec("x" * 1_000_000), recorder)
     assert outcome == RunOutcome(reply="fine")

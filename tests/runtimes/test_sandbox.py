@@ -230,6 +230,21 @@ async def test_attachments_are_not_mounted_over_system_folders(make_sandboxed_sp
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
+async def test_a_program_starts_in_a_folder_of_the_workspace_and_in_no_other(
+    make_sandboxed_spec, store, recorder, tmp_path
+) -> None:
+    spec = make_sandboxed_spec()
+    (spec.workspace / "project").mkdir()
+    (tmp_path / "outside").mkdir()
+    (spec.workspace / "link").symlink_to(tmp_path / "outside")
+    inside = make_sandboxed_spec(cwd=spec.workspace / "project")
+    assert await runtime("pwd", store=store).run(inside, recorder) == RunOutcome(reply=str(inside.cwd))
+    for outside in (tmp_path / "outside", spec.workspace / "link"):
+        outcome = await runtime("pwd", store=store).run(make_sandboxed_spec(cwd=outside), recorder)
+        assert "No such file or directory" in (outcome.error or ""), outcome
+
+
+@pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
 async def test_attachments_are_not_mounted_over_the_store_or_the_workspace(
     make_sandboxed_spec, store, recorder
 ) -> None:
