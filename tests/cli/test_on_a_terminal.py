@@ -48,7 +48,7 @@ def answer_with_one_session(fake: FakeDaemon) -> None:
 
 def test_a_table_fits_and_has_colour(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     answer_with_one_session(fake)
-    assert terminal("list").splitlines()[1] == "\x1b[1magent:main:xxxx…\x1b[0m  \x1b[32mok    \x1b[0m  1970-01-01"
+    assert terminal("list").splitlines()[1] == "\x1b[1magent:main:xxxxxx…\x1b[0m  \x1b[32mok    \x1b[0m  1970-01-01"
 
 
 def test_search_matches_are_in_view_and_coloured_at_any_width(fake: FakeDaemon, terminal: Callable[..., str]) -> None:

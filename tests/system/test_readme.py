@@ -73,7 +73,7 @@ def test_all_commands_of_the_page_work_in_one_shell(shell: Shell) -> None:
     rest = [block for section in ("By hand", "Trust", "Read it with jq") for block in blocks(section)]
     outputs = shell.run([*hour, *rest])
     first, three, setup, inbox, script, python, helper, by_hand, trust, jq = outputs
-    assert first.count("is anybody there?") == 3
+    assert first.count("is anybody there?") == 4, "the reply, the title in the list, and two messages"
     assert three.count("counted: 5") >= 1 and "how many words are these" in three
     assert "is good: 3 agents" in three and "has the new configuration: 3 agents" in three
     assert "added by: sessiond setup" in setup or setup == ""
