@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -71,10 +72,10 @@ class ModelDaemon:
                 "messageCount": len(files[-1]),
                 "cursor": self.cursor(key, len(files) - 1, len(files[-1])),
             }
-            for key, files in self.files.items()
+            for key, files in islice(self.files.items(), start, start + self.page)
         ]
-        more = start + self.page < len(rows)
-        page = {"sessions": rows[start : start + self.page], "hasMore": more}
+        more = start + self.page < len(self.files)
+        page = {"sessions": rows, "hasMore": more}
         return {**page, "nextCursor": str(start + self.page)} if more else page
 
     def replay(self, key: str, cursor: str) -> None:

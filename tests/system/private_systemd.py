@@ -185,7 +185,7 @@ class PrivateSystemd:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"the condition is not true after {seconds} s\n{self.log()}"
-            time.sleep(0.02)
+            time.sleep(0.1)  # each question is several processes
 
     def log(self) -> str:
         """The end of the manager's log."""

@@ -140,9 +140,23 @@ STATUS = {RESULT: 200, UNAUTHENTICATED: 401, NOT_FOUND: 404, FORBIDDEN: 403, UNS
 CALLERS = ("no token", "list", "read", "send", "spawn", "admin", "list read", *BAD)
 
 
-def names_for(caller: str) -> list[str]:
-    """The methods that a caller tries: all. By default the bad tokens share them, so that each method meets one."""
-    return NAMES if WHOLE or caller not in BAD else NAMES[BAD.index(caller) :: len(BAD)]
+# By default a caller tries every fourth method on one way in and the next ones on the next.
+SHARES = 1 if WHOLE else 4
+
+
+def names_for(caller: str, way: int) -> list[str]:
+    """The methods that a caller tries on this way in: by default a share of them, and all of them on any four ways that
+    follow each other. The bad tokens share what one caller tries, so that each method meets one.
+    """
+    share = NAMES[(CALLERS.index(caller) + way) % SHARES :: SHARES]
+    return share if WHOLE or caller not in BAD else share[BAD.index(caller) :: len(BAD)]
+
+
+def test_every_caller_tries_every_method_somewhere_on_each_listener() -> None:
+    for listener in {listener for listener, _ in LISTENERS_AND_TRANSPORTS}:
+        ways = [way for way, (name, _) in enumerate(LISTENERS_AND_TRANSPORTS) if name == listener]
+        for caller in (caller for caller in CALLERS if caller not in BAD):
+            assert {name for way in ways for name in names_for(caller, way)} == set(NAMES), (listener, caller)
 
 
 @pytest.mark.parametrize(("listener", "transport"), LISTENERS_AND_TRANSPORTS)
@@ -155,7 +169,7 @@ def test_every_caller_gets_exactly_what_the_table_says(
         scopes = scopes_of(listener, caller)
         connection = LASTING_CONNECTIONS[transport](listening_daemon, listener, callers.get(caller))
         try:
-            names = names_for(caller)
+            names = names_for(caller, LISTENERS_AND_TRANSPORTS.index((listener, transport)))
             answers = connection.ask([(name, ROWS[name].params) for name in names])
         finally:
             connection.close()
