@@ -112,10 +112,20 @@ def read_on(
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
 ) -> Advance:
-    """As `advance`, for a transcript of a folder; also for one of another program."""
+    """As `advance`, for a transcript of a folder; also for one of another program. Without `collect` odd lines have no
+    numbers: counting the lines before them at every step would take longer than the steps.
+    """
+    dialect = folder.dialect
     with dirfd.closing(folder.open_file(file_name)) as fd:
         got = advance_open(
-            fd, entry, record_limit, dialect=folder.dialect, max_bytes=max_bytes, collect=collect, parsed=parsed
+            fd,
+            entry,
+            record_limit,
+            dialect=dialect,
+            max_bytes=max_bytes,
+            collect=collect,
+            parsed=parsed,
+            numbers_odd=collect,
         )
     if folder.source is not None:
         got.entry = keep_identity(got.entry, entry)
@@ -145,8 +155,9 @@ def advance_open(
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
+    numbers_odd: bool = True,
 ) -> Advance:
-    """As `advance`, on an open file."""
+    """As `advance`, on an open file. `numbers_odd`: whether odd lines are told by their numbers too."""
     stat = os.fstat(fd)
     facts = entry.file
     rewritten = not (continues(fd, facts, stat) and has_last_line(fd, entry))
@@ -192,9 +203,9 @@ def advance_open(
     if tail_begin is not None and entry.source is not None:
         check = transcript.line_checksum(fd, tail_begin, folded_to)
         entry = replace(entry, source=replace(entry.source, tail_begin=tail_begin, tail_check=check))
-    numbered = [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in odd.first]
+    named = odd.number_first(fd) if numbers_odd else odd.first
     rewritten = rewritten or (listed is not None and listed.is_cut)
-    return Advance(entry, steps, rewritten=rewritten, more=more, odd=numbered, odd_count=odd.count)
+    return Advance(entry, steps, rewritten=rewritten, more=more, odd=named, odd_count=odd.count)
 
 
 def advance_written(
@@ -328,6 +339,10 @@ class _Oddities:
         self.count += 1
         if self.count <= _NAMED:
             self.first.append(OddLine(line.offset, reason))
+
+    def number_first(self, fd: int) -> list[OddLine]:
+        """The first of them with their numbers."""
+        return [OddLine(one.offset, one.reason, transcript.line_number(fd, one.offset)) for one in self.first]
 
 
 def _fold_line(
