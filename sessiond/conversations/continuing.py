@@ -19,6 +19,7 @@ from sessiond.model.keys import rest_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runtimes.fork_support import forks
+from sessiond.runtimes.presets import PRESETS
 from sessiond.runtimes.presets.detect import agent_lines
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.store.catalog import Session
@@ -64,6 +65,8 @@ class Continuations:
         where the agent's sandbox does not show the folder.
         """
         config, program = self._config(), original.folder.source or ""
+        if program not in PRESETS:
+            raise _cannot_fork(program, original)
         agents = agents_for(config, program)
         if not agents:
             lines = agent_lines(program, taken={agent.id for agent in config.agents.list})
@@ -166,7 +169,7 @@ def _look_at(agent: AgentConfig, workspace: Path, cwd: str, transcript: str) -> 
 
 def _cannot_fork(program: str, original: Session) -> Unsupported:
     return Unsupported(
-        f"this release of {program} cannot go on with a copy of a session, and sessiond does not change"
+        f"{program} as it is here cannot go on with a copy of a session, and sessiond does not change"
         f" {original.key} itself: go on with it in {program}, or install a newer one",
         code="cannot_fork",
     )

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.model.keys import SOURCES
 from sessiond.model.usage import Usage
 from sessiond.runtimes.output import (
     CustomOutput,
@@ -215,7 +214,7 @@ FORKS = {
 
 
 def test_a_program_begins_with_a_copy_until_it_has_a_conversation_of_its_own(make_spec) -> None:
-    assert PRESETS.keys() == FORKS.keys() == set(SOURCES)
+    assert PRESETS.keys() == FORKS.keys()
     for name, words in FORKS.items():
         preset = PRESETS[name]
         begun = preset.command(make_spec(fork_of="ID", fork_file=Path("/x.jsonl")), [])
