@@ -29,6 +29,8 @@ _ROWS_AT_ONCE = 256
 # A writer holds the lock of the database for less than that.
 _BUSY_S = 1.0
 
+_PASSING_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR})
+
 _ROWS = """
 select e.seq, e.type, e.data, case when json_valid(m.data) then json_extract(m.data, '$.role') end
 from event e left join message m
@@ -167,7 +169,20 @@ class EventFiles:
             finally:
                 connection.close()
         except sqlite3.Error as error:
-            raise _file_error(error) from None
+            raise self._describe_failure(error) from None
+
+    def _describe_failure(self, error: sqlite3.Error) -> OSError:
+        """What is raised for an error of SQLite: one that passes only where it may, or it is retried for ever."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        what = f"the database cannot be read: {error}"
+        if code in _PASSING_CODES:
+            return OSError(errno.EBUSY, what)
+        if code == sqlite3.SQLITE_CANTOPEN:
+            try:
+                os.close(dirfd.open_file(self._root_fd, self.name, os.O_RDONLY))
+            except OSError as reason:
+                return reason
+        return OSError(errno.EINVAL, what)
 
     def _look_at(self, name: str) -> os.stat_result | None:
         """The status of a regular file in the folder, None where there is none. OSError where it is something else."""
@@ -178,13 +193,6 @@ class EventFiles:
         if not stat.S_ISREG(look.st_mode):
             raise dirfd.SymlinkRefused(name)
         return look
-
-
-def _file_error(error: sqlite3.Error) -> OSError:
-    """What went wrong as an error of a file: temporary ones, while another program changes it, are told apart."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    number = errno.EBUSY if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else errno.EINVAL
-    return OSError(number, f"the database cannot be read: {error}")
 
 
 def _append_rows(connection: sqlite3.Connection, session_id: str, file: _EventFile) -> None:

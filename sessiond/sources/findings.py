@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 
 from sessiond.config.settings import SourcesConfig
 from sessiond.errors import pluralize, printable
-from sessiond.sources.finder import SourceRoot
+from sessiond.sources.finder import SourceRoot, is_text
 from sessiond.sources.root import OpenRoot
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
@@ -24,6 +25,9 @@ def describe(
         root = roots.get(name)
         if root is not None:
             found += _describe_root(root)
+        elif not is_text(os.path.realpath(wanted.path)):
+            what = f"the path of {printable(str(wanted.path))} is not UTF-8 text, so that its sessions are not shown"
+            found.append(Finding("warn", f"source {name}", what, "rename the folder"))
         elif config.source(name).path is not None or config.source(name).enabled:
             found.append(Finding("warn", f"source {name}", f"there is no folder {wanted.path}", "correct its path"))
     if polled:

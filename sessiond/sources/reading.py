@@ -44,31 +44,36 @@ class ListedFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class Listing(msgspec.Struct):
-    """What lies below a root: the folders to watch, the files, and what cannot be used, with the reason."""
+    """What lies below a root: the folders to watch, the files, and what cannot be used, with the reason.
+
+    `failed` are folders that could not be read, or not to their end; the error may be a passing one.
+    """
 
     folders: list[str]
     files: list[ListedFile]
     odd: list[tuple[str, str]]
+    failed: list[tuple[str, OSError]]
 
 
 def list_folder(root_fd: int, finder: SourceFinder, folder: str = "") -> Listing:
     """Everything in a folder below the root (the root itself if empty) and below it, in no particular order."""
-    listing = Listing([], [], [])
+    listing = Listing([], [], [], [])
     stack = [folder]
     while stack:
-        _list_one(root_fd, finder, stack.pop(), stack, listing)
+        one = stack.pop()
+        try:
+            _list_one(root_fd, finder, one, stack, listing)
+        except (FileNotFoundError, dirfd.SymlinkRefused):
+            continue  # removed meanwhile
+        except OSError as error:
+            listing.failed.append((one, error))
+        except dirfd.BadComponent as error:
+            listing.odd.append((one, str(error)))
     return listing
 
 
 def _list_one(root_fd: int, finder: SourceFinder, folder: str, stack: list[str], listing: Listing) -> None:
-    try:
-        fd = dirfd.open_path_dir(root_fd, folder.split("/") if folder else ())
-    except FileNotFoundError:
-        return
-    except (OSError, dirfd.BadComponent) as error:
-        listing.odd.append((folder, error.strerror or "cannot be opened" if isinstance(error, OSError) else str(error)))
-        return
-    with dirfd.closing(fd):
+    with dirfd.closing(dirfd.open_path_dir(root_fd, folder.split("/") if folder else ())) as fd:
         listing.folders.append(folder)
         with os.scandir(fd) as items:
             for item in items:

@@ -10,7 +10,7 @@ import trio
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.sources import reading
 from sessiond.sources.event_files import EventFiles
-from sessiond.sources.finder import BadName, SourceRoot
+from sessiond.sources.finder import BadName, SourceRoot, is_text
 from sessiond.sources.reading import FileReader, ListedFile, Listing, describe_unusable
 from sessiond.store import dirfd
 from sessiond.store.catalog import Session
@@ -32,10 +32,12 @@ class OpenRoot:
     """
 
     def __init__(self, root: SourceRoot, dialect: TranscriptDialect, record_limit: int) -> None:
-        """Open it. Raises OSError."""
+        """Open it. Raises OSError; BadName where its path is no text, which clients could not be told."""
         self.configured = root
         self.finder = root.finder
         self.path = os.path.realpath(root.path)
+        if not is_text(self.path):
+            raise BadName("its path is not UTF-8 text")
         self.parent = os.path.dirname(self.path)
         name, database = root.finder.name, root.finder.database
         fd = dirfd.open_root(self.path)
@@ -70,13 +72,22 @@ class OpenRoot:
             return True
 
     def look_at(self, place: str) -> ListedFile | None:
-        """The session's file at a path, None where there is no usable one. Raises OSError except where it is gone."""
-        found = self.finder.session_of(place)
-        if found is None:
+        """The session's file at a path, None where there is no usable one, and then `doctor` is told why.
+
+        Raises OSError except where it is gone.
+        """
+        self.odd.pop(place, None)
+        if not self.names_session(place):
             return None
         try:
             look = self.folder.status_of(place)
+            found = self.finder.session_of(place)
         except (FileNotFoundError, NotADirectoryError, dirfd.SymlinkRefused):
+            return None
+        except BadName as error:
+            self.note_odd(place, str(error))
+            return None
+        if found is None:
             return None
         reason = describe_unusable(look) if self.files is None else None
         if reason is not None:
@@ -88,13 +99,13 @@ class OpenRoot:
         """Everything in a folder below the root (the root itself if empty). Blocks."""
         if self.files is None:
             return reading.list_folder(self.folder.fd, self.finder, folder)
-        listing = Listing([""], [], [])
+        listing = Listing([""], [], [], [])
         try:
             sessions = self.files.list_sessions()
         except FileNotFoundError:
             return listing  # it has not been used yet
         except OSError as error:
-            listing.odd.append((self.files.name, error.strerror or "cannot be read"))
+            listing.failed.append((self.files.name, error))
             return listing
         for session in sessions:
             place = f"{self.files.name}/{session.session_id}"
@@ -142,6 +153,13 @@ class OpenRoot:
         if place in self.odd or len(self.odd) < MAX_ODD:
             self.odd[place] = reason
 
+    def note_listed(self, listing: Listing) -> None:
+        """Remember for `doctor` what cannot be used of what was listed."""
+        for folder in listing.folders:
+            self.odd.pop(folder, None)
+        for place, reason in listing.odd:
+            self.note_odd(place, reason)
+
     def forget(self, place: str) -> None:
         """There is nothing at this path any more."""
         self.sessions.pop(place, None)
@@ -151,6 +169,8 @@ class OpenRoot:
 
     def places_below(self, place: str) -> list[str]:
         """Every path at `place` or below it that is known to have a session, shown or not; all of them if empty."""
+        if place and not self.finder.enters(place):
+            return [place]  # a file: looking through all that is known takes too long for each of many
         known = [*self.sessions, *self.covered, *self.shadowed, *self.odd]
         prefix = f"{place}/" if place else ""
         return [one for one in known if one == place or one.startswith(prefix)]

@@ -5,6 +5,8 @@ Knows open roots, the catalog and the feed. Does not know folders or watches.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -16,9 +18,8 @@ from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.model.entry import Entry
 from sessiond.model.event import Phase
 from sessiond.sources import reading
-from sessiond.sources.finder import BadName
 from sessiond.sources.folding_queue import SLICE_BYTES, FoldingQueue
-from sessiond.sources.reading import FileReader, ListedFile
+from sessiond.sources.reading import FileReader, ListedFile, Listing
 from sessiond.sources.root import OpenRoot
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.folding import Advance
@@ -97,6 +98,13 @@ class SessionFiles:
         self._note_change()
         return session
 
+    def add_read(self, root: OpenRoot, file: ListedFile, read: Entry | OSError) -> None:
+        """Show what was read of a file that was there at the start, or note why it could not be."""
+        if isinstance(read, OSError):
+            self.note_failure(root, file.place, read)
+        else:
+            self.add(root, file, read, publish=False)
+
     def _gives_way(self, root: OpenRoot, rival: Session, file: ListedFile, entry: Entry) -> bool:
         """Whether another file of the same session is older, has no messages, or is gone; then its session is removed.
 
@@ -127,12 +135,10 @@ class SessionFiles:
     async def check(self, root: OpenRoot, place: str) -> None:
         """Something may have happened to a file: read on, show it, or remove it."""
         try:
-            file = root.look_at(place)
-        except BadName as error:
-            root.note_odd(place, str(error))
-            return
+            # A session in a database is put together first.
+            file = root.look_at(place) if root.files is None else await self._run_sync(root.look_at, place)
         except OSError as error:
-            self._note_failure(root, place, error)
+            self.note_failure(root, place, error)
             return
         session = root.sessions.get(place)
         if file is None:
@@ -173,7 +179,7 @@ class SessionFiles:
             if entry is not None and not is_short:
                 entry = await self._run_sync(root.reader.read_ends, file, entry)
         except OSError as error:
-            self._note_failure(root, file.place, error)
+            self.note_failure(root, file.place, error)
             return
         if entry is None or self._roots.get(root.name) is not root:
             return
@@ -209,10 +215,10 @@ class SessionFiles:
                 self.remove(root, session, "it is shown as a session of ours")
                 root.covered[session.place] = native_id
 
-    def read_known(self, root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | None:
+    def read_known(self, root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | OSError | None:
         """The entry of a file: as the snapshot has it, and what was appended since; else that of its ends.
 
-        None where it is no session yet, or cannot be read. Blocks.
+        None where it is no session yet, the error where it cannot be read. Blocks.
         """
         try:
             if root.files is not None:
@@ -230,9 +236,10 @@ class SessionFiles:
                     return got.entry
             entry = root.reader.identify(file)
             return root.reader.read_ends(file, entry) if entry is not None else None
-        except (OSError, MemoryError) as error:
-            root.note_odd(file.place, reason_of(error))
-            return None
+        except MemoryError:
+            return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        except OSError as error:
+            return error
 
     def _reader_of(self, session: Session) -> FileReader | None:
         root = self._roots.get(session.folder.source or "")
@@ -247,9 +254,16 @@ class SessionFiles:
     def _on_failed(self, session: Session, error: OSError) -> None:
         root = self._roots.get(session.folder.source or "")
         if root is not None:
-            self._note_failure(root, session.place, error)
+            self.note_failure(root, session.place, error)
 
-    def _note_failure(self, root: OpenRoot, place: str, error: OSError) -> None:
+    def note_listed(self, root: OpenRoot, listing: Listing) -> None:
+        """Note what could not be used, or not be read, when a folder was listed."""
+        root.note_listed(listing)
+        for place, error in listing.failed:
+            self.note_failure(root, place, error)
+
+    def note_failure(self, root: OpenRoot, place: str, error: OSError) -> None:
+        """A file or folder cannot be read: it is looked at again soon, or `doctor` names it."""
         if not self._retries().retry_if_passing((root.name, place), error):
             root.note_odd(place, reason_of(error))
 

@@ -227,20 +227,20 @@ class Sources:
         while True:
             listing: reading.Listing = await self._run_sync(root.list_below, folder)
             fresh = [one for one in listing.folders if one not in root.watched]
-            for one in fresh:
-                self._watch(root, one)
-            if not fresh:
+            if not [one for one in fresh if self._watch(root, one)]:
                 break
-        for place, reason in listing.odd:
-            root.note_odd(place, reason)
+        self._files.note_listed(root, listing)
         return listing.files
 
-    def _watch(self, root: OpenRoot, folder: str) -> None:
-        root.watched.add(folder)
+    def _watch(self, root: OpenRoot, folder: str) -> bool:
+        """Whether it is watched now; a folder that is gone is watched if it comes back."""
         try:
             self._watches.add(root.path_of(folder))
         except OSError as error:
             self._retries.retry_if_passing((root.name, folder), error)
+            return False
+        root.watched.add(folder)
+        return True
 
     async def _add_listed(self, found: list[tuple[OpenRoot, ListedFile]]) -> None:
         """Show the sessions of roots that were opened, newest first. At the start nothing is published."""
@@ -251,12 +251,12 @@ class Sources:
         found.sort(key=lambda one: -one[1].mtime_ns)
         for begin in range(0, len(found), _BATCH):
             batch = found[begin : begin + _BATCH]
-            entries: list[Entry | None] = await self._run_sync(self._read_all, batch)
+            entries: list[Entry | OSError | None] = await self._run_sync(self._read_all, batch)
             for (root, file), entry in zip(batch, entries, strict=True):
                 if entry is not None and self._roots.get(root.name) is root:
-                    self._files.add(root, file, entry, publish=False)
+                    self._files.add_read(root, file, entry)
 
-    def _read_all(self, batch: list[tuple[OpenRoot, ListedFile]]) -> list[Entry | None]:
+    def _read_all(self, batch: list[tuple[OpenRoot, ListedFile]]) -> list[Entry | OSError | None]:
         entries = []
         for root, file in batch:
             known = self._snapshot.get(root.path, {}).get(file.place)

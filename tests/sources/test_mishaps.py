@@ -1,0 +1,149 @@
+"""Sources when descriptors run out, folders come and go, and databases are broken or locked: real files and watches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from support.followed_store import append
+from support.foreign_sessions import UUID, FollowedSources, followed_sources, key_of, pi_file, pi_line
+from support.opencode_database import make_database
+from support.shortage import free_descriptors
+
+from sessiond.sources.event_files import EventFiles
+from sessiond.sources.root import OpenRoot
+from sessiond.store import dirfd
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+async def followed(tmp_path: Path, home: Path) -> AsyncIterator[FollowedSources]:
+    pi_file(home, 1, "one")
+    async with followed_sources(tmp_path, home) as followed:
+        yield followed
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """In this block not a single one is free."""
+    with free_descriptors(0), ExitStack() as taken:
+        with suppress(OSError):
+            while True:
+                taken.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        yield
+
+
+def root_of(followed: FollowedSources) -> OpenRoot:
+    return followed.sources._roots["pi"]
+
+
+def complaints(followed: FollowedSources) -> list[str]:
+    return [f"{found.thing}: {found.what}" for found in followed.sources.findings() if found.level != "ok"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+async def test_a_folder_that_comes_while_no_descriptor_is_free_is_shown_when_there_is_one(
+    followed: FollowedSources, home: Path, tmp_path: Path, count: int
+) -> None:
+    path = pi_file(tmp_path / "elsewhere", 2, "two", folder="moved")
+    folder = home / ".pi" / "agent" / "sessions" / "moved"
+    with free_descriptors(count):
+        path.parent.rename(folder)
+        await followed.sources._check_folder(root_of(followed), "sessions/moved")
+    await followed.wait_until(lambda: key_of(2) in followed.keys)
+    append(folder / path.name, pi_line("more"))
+    await followed.wait_until(lambda: followed.parts.session(key_of(2)).entry.message_count == 2)
+    assert complaints(followed) == []
+
+
+async def test_a_file_that_cannot_be_opened_at_the_start_is_no_broken_one(followed: FollowedSources) -> None:
+    root = root_of(followed)
+    (file,) = root.list_below("").files
+    with no_descriptors():
+        failure = followed.sources._files.read_known(root, file, None)
+    assert isinstance(failure, OSError) and dirfd.is_passing(failure)
+    assert complaints(followed) == []
+
+
+async def test_a_folder_removed_before_it_could_be_watched_is_watched_when_it_comes_back(
+    followed: FollowedSources, home: Path
+) -> None:
+    root = root_of(followed)
+    assert not followed.sources._watch(root, "sessions/later")
+    pi_file(home, 2, "two", folder="later")
+    await followed.wait_until(lambda: key_of(2) in followed.keys)
+    pi_file(home, 3, "three", folder="later")
+    await followed.wait_until(lambda: key_of(3) in followed.keys)
+
+
+async def test_a_root_whose_path_is_no_text_is_a_line_in_doctor_and_nothing_else(tmp_path: Path, home: Path) -> None:
+    pi_file(home / "real", 1, "one")
+    target = os.fsencode(home) + b"/\xff"
+    os.rename(home / "real" / ".pi" / "agent", target)
+    (home / ".pi").mkdir()
+    os.symlink(target, home / ".pi" / "agent")
+    async with followed_sources(tmp_path, home) as followed:
+        assert followed.keys == set()
+        assert any("not UTF-8 text" in line for line in complaints(followed))
+        (home / ".pi" / "agent").unlink()
+        os.rename(target, home / ".pi" / "agent")
+        await followed.wait_until(lambda: followed.keys == {key_of(1)})
+        await followed.sources.save()
+        assert complaints(followed) == []
+
+
+async def test_doctor_says_nothing_of_odd_files_that_were_removed(followed: FollowedSources, home: Path) -> None:
+    folder = home / ".pi" / "agent" / "sessions" / "odd"
+    folder.mkdir()
+    bad_name, link = folder / "2026_a b.jsonl", folder / f"2026_{UUID.format(7)}.jsonl"
+    bad_name.touch()
+    link.symlink_to("/etc/passwd")
+    await followed.wait_until(lambda: len(complaints(followed)) == 2)
+    bad_name.unlink()
+    link.unlink()
+    await followed.wait_until(lambda: complaints(followed) == [])
+
+
+async def test_a_removed_file_is_looked_at_alone_and_a_removed_folder_with_all_in_it(followed: FollowedSources) -> None:
+    root = root_of(followed)
+    (place,) = root.sessions
+    folder, _, name = place.rpartition("/")
+    assert root.places_below(f"{folder}/other_{name}") == [f"{folder}/other_{name}"]
+    assert root.places_below(folder) == [place]
+    assert root.places_below("") == [place]
+
+
+@pytest.mark.parametrize("data", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 5000, b"\0" * 4096])
+def test_a_broken_database_is_not_tried_again_and_again(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "opencode.db").write_bytes(data)
+    with dirfd.closing(dirfd.open_root(tmp_path)) as fd, closing(EventFiles(fd, str(tmp_path), "opencode.db")) as files:
+        with pytest.raises(OSError, match="database cannot be read") as failure:
+            files.list_sessions()
+        assert not dirfd.is_passing(failure.value)
+
+
+def test_a_locked_database_and_a_lack_of_descriptors_pass(tmp_path: Path) -> None:
+    path = tmp_path / "opencode.db"
+    with (
+        closing(make_database(path)) as program,
+        dirfd.closing(dirfd.open_root(tmp_path)) as fd,
+        closing(EventFiles(fd, str(tmp_path), "opencode.db")) as files,
+    ):
+        with no_descriptors(), pytest.raises(OSError) as failure:
+            files.list_sessions()
+        assert dirfd.is_passing(failure.value)
+        program.execute("pragma journal_mode = wal")
+        program.execute("pragma locking_mode = exclusive")
+        program.execute("create table kept (x)")
+        program.commit()
+        with pytest.raises(OSError, match="locked") as failure:
+            files.list_sessions()
+        assert dirfd.is_passing(failure.value)
