@@ -6,6 +6,7 @@ new one. After a rewrite of the file `session.resync` comes at once. The cursor 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from sessiond.events import replay
@@ -13,8 +14,9 @@ from sessiond.events.subscription import FollowPlace
 from sessiond.methods.following import follow, subscription
 from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context
-from sessiond.rpc.method import Method
+from sessiond.rpc.method import Later, LongWork, Method
 from sessiond.sessions.resolve import no_such_session
+from sessiond.store.catalog import Session
 
 
 class MessagesSubscribeParams(Params, frozen=True, kw_only=True):
@@ -31,9 +33,25 @@ class MessagesSubscribedResult(Result, frozen=True, kw_only=True):
     cursor: Annotated[str | None, says("The place from which it is followed.")] = None
 
 
-async def handle(ctx: Context, params: MessagesSubscribeParams) -> MessagesSubscribedResult:
+def handle(ctx: Context, params: MessagesSubscribeParams) -> Later | LongWork:
+    # Only a session of another program may have to be waited for; others keep their place among the requests.
+    session = ctx.services.find(ctx.caller, params.key, field="$.key")
+    if session.is_partial:
+        return LongWork(partial(_follow_when_whole, ctx, params))
+    done = Later()
+    done.settle_with(_follow_now(ctx, params, session))
+    return done
+
+
+async def _follow_when_whole(ctx: Context, params: MessagesSubscribeParams) -> Later:
+    session = await ctx.services.find_whole(ctx.caller, params.key, field="$.key")
+    done = Later()
+    done.settle_with(_follow_now(ctx, params, session))
+    return done
+
+
+def _follow_now(ctx: Context, params: MessagesSubscribeParams, session: Session) -> MessagesSubscribedResult:
     services = ctx.services
-    session = await services.find_whole(ctx.caller, params.key, field="$.key")
     if session.archived:
         raise no_such_session(params.key)  # it gets no more messages, and its key may be another session's by now
     facts = session.entry.file
@@ -62,4 +80,5 @@ METHOD = Method(
     handle,
     "Follow one session from a cursor on.",
     streams=True,
+    later=True,
 )
