@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.followed_store import append
@@ -119,6 +121,59 @@ async def test_a_removed_file_is_looked_at_alone_and_a_removed_folder_with_all_i
     assert root.places_below(f"{folder}/other_{name}") == [f"{folder}/other_{name}"]
     assert root.places_below(folder) == [place]
     assert root.places_below("") == [place]
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        ("file", {"folded_to": -5}),
+        ("file", {"folded_to": -(2**70)}),
+        ("file", {"bytes": -10, "folded_to": -20}),
+        ("file", {"passed_to": 2**70}),
+        ("file", {"check": 2**70}),
+        ("file", {"had_messages": 2**70, "rewritten_at": 2**70}),
+        ("source", {"tail_begin": -5}),
+        ("source", {"tail_begin": 2**70}),
+        ("source", {"opened": {"id": "x", "begin": -5, "seq": -1}}),
+        ("source", {"title": 5}),
+    ],
+)
+async def test_a_snapshot_with_impossible_values_costs_nothing(
+    tmp_path: Path, home: Path, part: str, values: dict[str, Any]
+) -> None:
+    path = pi_file(home, 1, "one")
+    async with followed_sources(tmp_path, home) as followed:
+        await followed.wait_whole()
+    saved = tmp_path / "store" / "cache" / "sources.jsonl"
+    head, line = saved.read_bytes().splitlines()
+    row = json.loads(line)
+    row["entry"][part] |= values
+    saved.write_bytes(head + b"\n" + json.dumps(row).encode() + b"\n")
+    append(path, pi_line("later"))
+    async with followed_sources(tmp_path, home) as followed:
+        await followed.wait_until(lambda: followed.parts.session(key_of(1)).entry.message_count == 2)
+        append(path, pi_line("and later"))
+        await followed.wait_until(lambda: followed.parts.session(key_of(1)).entry.message_count == 3)
+
+
+async def test_folders_that_change_their_names_with_each_other_are_followed(
+    followed: FollowedSources, home: Path
+) -> None:
+    paths = {number: pi_file(home, number, "one", folder=str(number)) for number in (2, 3)}
+    await followed.wait_until(lambda: followed.keys == {key_of(1), key_of(2), key_of(3)})
+    folder = home / ".pi" / "agent" / "sessions"
+    for _ in range(3):
+        for before, after in (("2", "4"), ("3", "2"), ("4", "3")):
+            (folder / before).rename(folder / after)
+    append(folder / "3" / paths[2].name, pi_line("more"))
+    append(folder / "2" / paths[3].name, pi_line("more"))
+    counts = {session.key: 0 for session in followed.parts.store.catalog.foreign.values()}
+
+    def count() -> bool:
+        counts.update({one.key: one.entry.message_count for one in followed.parts.store.catalog.foreign.values()})
+        return counts == {key_of(1): 1, key_of(2): 2, key_of(3): 2}
+
+    await followed.wait_until(count)
 
 
 @pytest.mark.parametrize("data", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 5000, b"\0" * 4096])
