@@ -267,7 +267,7 @@ class Measuring:
         yield Bar(f"a line in a file of {scale} MB, to an empty one", ratio, "x", 1.3, 8, None, note)
 
     def knows(self, path: Path) -> bool:
-        return f"claude:{path.stem}" in {row["key"] for row in self.daemon.rows()}
+        return bool(self.daemon.call("sessions_list", search=path.stem, limit=1)["sessions"])
 
     def idle(self) -> Iterator[Bar]:
         wait_until_folded(self.daemon)
