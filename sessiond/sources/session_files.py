@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import trio
 from msgspec.structs import replace
 
 from sessiond.errors import reason_of
@@ -21,6 +20,7 @@ from sessiond.sources import reading
 from sessiond.sources.folding_queue import SLICE_BYTES, FoldingQueue
 from sessiond.sources.reading import FileReader, ListedFile, Listing
 from sessiond.sources.root import OpenRoot
+from sessiond.sources.snapshot import Snapshot
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.folding import Advance
 from sessiond.tasks import RunSync
@@ -48,8 +48,7 @@ class SessionNews(Protocol):
 
 
 class SessionFiles:
-    """The sessions in the files below the roots. When the snapshot is not up to date any more `changed` is set and
-    `is_saved` cleared.
+    """The sessions in the files below the roots. `note_change` is called when the snapshot is not up to date any more.
 
     `roots` are those that are open now. Files with temporary errors are looked at again through `retries`, by the names
     of their sources and their paths.
@@ -61,19 +60,15 @@ class SessionFiles:
         news: SessionNews,
         roots: Mapping[str, OpenRoot],
         run_sync: RunSync,
-        retries: Callable[[], DelayedRetry[tuple[str, str]]],
+        *,
+        note_change: Callable[[], None],
+        retries: DelayedRetry[tuple[str, str]],
     ) -> None:
         self._catalog, self._news, self._roots = catalog, news, roots
-        self._run_sync, self._retries = run_sync, retries
-        self.changed = trio.Event()
-        self.is_saved = True
+        self._run_sync, self._note_change, self._retries = run_sync, note_change, retries
         self.queue = FoldingQueue(
             run_sync, reader_of=self._reader_of, on_folded=self._on_folded, on_failed=self._on_failed
         )
-
-    def _note_change(self) -> None:
-        self.is_saved = False
-        self.changed.set()
 
     def add(self, root: OpenRoot, file: ListedFile, entry: Entry, *, publish: bool) -> Session | None:
         """Show a session. None where another file, or a session of ours, is shown in its place."""
@@ -215,6 +210,17 @@ class SessionFiles:
                 self.remove(root, session, "it is shown as a session of ours")
                 root.covered[session.place] = native_id
 
+    def read_all(self, batch: Sequence[tuple[OpenRoot, ListedFile]], known: Snapshot) -> list[Entry | OSError | None]:
+        """As `read_known`, of several files."""
+        entries: list[Entry | OSError | None] = []
+        for root, file in batch:
+            saved = known.get(root.path, {}).get(file.place)
+            entry = self.read_known(root, file, saved)
+            entries.append(entry)
+            if entry is not saved:  # a known one takes microseconds
+                reading.let_others_run()
+        return entries
+
     def read_known(self, root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | OSError | None:
         """The entry of a file: as the snapshot has it, and what was appended since; else that of its ends.
 
@@ -264,7 +270,7 @@ class SessionFiles:
 
     def note_failure(self, root: OpenRoot, place: str, error: OSError) -> None:
         """A file or folder cannot be read: it is looked at again soon, or `doctor` names it."""
-        if not self._retries().retry_if_passing((root.name, place), error):
+        if not self._retries.retry_if_passing((root.name, place), error):
             root.note_odd(place, reason_of(error))
 
 

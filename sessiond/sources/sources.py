@@ -27,6 +27,7 @@ from sessiond.sources.finder import SourceRoot
 from sessiond.sources.reading import ListedFile
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.session_files import SessionFiles
+from sessiond.sources.snapshot import SnapshotSaver
 from sessiond.sources.table import SOURCE_NAMES, root_of
 from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
 from sessiond.store.catalog import Session
@@ -41,8 +42,6 @@ log = structlog.get_logger("sessiond.sources")
 _BATCH = 16
 # The sessions in a folder that appears later are published if they are not more than these; more were moved there.
 _MOST_PUBLISHED = 100
-# After a change so much time passes until the snapshot is saved.
-_SAVE_AFTER_S = 30.0
 
 
 class Sources:
@@ -79,8 +78,16 @@ class Sources:
         self._watches: FolderWatches
         self._nursery: trio.Nursery
         self._retries = DelayedRetry[tuple[str, str]](self._retry)
-        self._files = SessionFiles(store.catalog, feed, self._roots, self._run_sync, lambda: self._retries)
         self.listed = trio.Event()
+        self._saver = SnapshotSaver(store, self._run_sync, self.listed.is_set)
+        self._files = SessionFiles(
+            store.catalog,
+            feed,
+            self._roots,
+            self._run_sync,
+            note_change=self._saver.note_change,
+            retries=self._retries,
+        )
 
     @property
     def partial_count(self) -> int:
@@ -98,6 +105,10 @@ class Sources:
             )
         await self._files.queue.complete(session)
 
+    async def save(self) -> None:
+        """Save what was read, for the next start."""
+        await self._saver.save()
+
     def findings(self) -> list[Finding]:
         """What `doctor` says about the sources."""
         config = self._settings()
@@ -110,26 +121,31 @@ class Sources:
 
     async def run(self) -> None:
         """Show the sessions of other programs and follow their folders, until cancelled."""
-        async with open_watches(self._kind, self._most_watches) as self._watches, trio.open_nursery() as self._nursery:
-            nursery = self._nursery
+        async with open_watches(self._kind, self._most_watches) as self._watches:
             try:
-                self._store.catalog.natives.changed = self._note_native
-                if self._find_wanted(self._settings()):
-                    self._snapshot = await self._run_sync(snapshot.load, self._store.root_fd)
-                async with self._changing:
-                    found = await self._open_roots()
-                nursery.start_soon(self._follow)
-                nursery.start_soon(self._retries.run)
-                nursery.start_soon(self._poll)
-                await self._add_listed(found)
-                self._snapshot = {}
-                self.listed.set()
-                nursery.start_soon(self._files.queue.run)
-                nursery.start_soon(self._save_later)
-                await self._apply_requests()
+                async with trio.open_nursery() as self._nursery:
+                    await self._list_and_follow(self._nursery)
             finally:
+                # Only now: no thread reads below them any more.
                 for root in self._roots.values():
                     root.close()
+
+    async def _list_and_follow(self, nursery: trio.Nursery) -> None:
+        self._store.catalog.natives.changed = self._note_native
+        if self._find_wanted(self._settings()):
+            with contextlib.suppress(OSError):  # then the files are read
+                self._snapshot = await self._run_sync(snapshot.load, self._store.root_fd)
+        async with self._changing:
+            found = await self._open_roots()
+        nursery.start_soon(self._follow)
+        nursery.start_soon(self._retries.run)
+        nursery.start_soon(self._poll)
+        await self._add_listed(found)
+        self._snapshot = {}
+        self.listed.set()
+        nursery.start_soon(self._files.queue.run)
+        nursery.start_soon(self._saver.run)
+        await self._apply_requests()
 
     def _note_native(self, native_id: str) -> None:
         self._natives[native_id] = None
@@ -225,7 +241,10 @@ class Sources:
     async def _list(self, root: OpenRoot, folder: str) -> list[ListedFile]:
         """Watch a folder and those below it, and list the files. Watched first, so that nothing is missed."""
         while True:
-            listing: reading.Listing = await self._run_sync(root.list_below, folder)
+            try:
+                listing: reading.Listing = await self._run_sync(root.list_below, folder)
+            except OSError as error:  # there is no thread
+                listing = reading.Listing([], [], [], [(folder, error)])
             fresh = [one for one in listing.folders if one not in root.watched]
             if not [one for one in fresh if self._watch(root, one)]:
                 break
@@ -251,20 +270,15 @@ class Sources:
         found.sort(key=lambda one: -one[1].mtime_ns)
         for begin in range(0, len(found), _BATCH):
             batch = found[begin : begin + _BATCH]
-            entries: list[Entry | OSError | None] = await self._run_sync(self._read_all, batch)
+            try:
+                entries: list[Entry | OSError | None] = await self._run_sync(
+                    self._files.read_all, batch, self._snapshot
+                )
+            except OSError as error:  # there is no thread
+                entries = [error] * len(batch)
             for (root, file), entry in zip(batch, entries, strict=True):
                 if entry is not None and self._roots.get(root.name) is root:
                     self._files.add_read(root, file, entry)
-
-    def _read_all(self, batch: list[tuple[OpenRoot, ListedFile]]) -> list[Entry | OSError | None]:
-        entries: list[Entry | OSError | None] = []
-        for root, file in batch:
-            known = self._snapshot.get(root.path, {}).get(file.place)
-            entry = self._files.read_known(root, file, known)
-            entries.append(entry)
-            if entry is not known:  # a known one takes microseconds
-                reading.let_others_run()
-        return entries
 
     # Watching.
 
@@ -303,7 +317,10 @@ class Sources:
             return
         described = root.finder.find_described(place)
         if described is not None:
-            await self._files.describe(root, described)
+            try:
+                await self._files.describe(root, described)
+            except OSError as error:
+                self._retries.retry_if_passing((root.name, place), error)
         elif root.names_session(place) or not root.finder.enters(place):
             await self._files.check(root, place)
         else:
@@ -374,27 +391,3 @@ class Sources:
                             await self._check_folder(root, folder)
             if not self._watches.polled:
                 self._watches.has_polled = trio.Event()
-
-    # The snapshot.
-
-    async def _save_later(self) -> None:
-        while True:
-            await self._files.changed.wait()
-            self._files.changed = trio.Event()
-            await trio.sleep(_SAVE_AFTER_S)
-            await self.save()
-
-    async def save(self) -> None:
-        """Save what was read, for the next start."""
-        if self._files.is_saved or not self.listed.is_set():
-            return  # nothing has changed, or it would have only a part of the sessions
-        self._files.is_saved = True
-        whole = [session for session in self._store.catalog.foreign.values() if not session.is_partial]
-        pieces: list[bytes] = []
-        for piece in snapshot.encode(whole):
-            pieces.append(piece)
-            await trio.lowlevel.checkpoint()
-        try:
-            await self._run_sync(snapshot.save, self._store.root_fd, pieces)
-        except OSError as error:
-            log.warning("what was read of other programs' sessions was not saved", reason=reason_of(error))

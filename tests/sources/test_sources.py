@@ -22,6 +22,7 @@ from support.foreign_sessions import (
     pi_header,
     pi_line,
 )
+from support.shortage import free_descriptors, refused_threads
 
 from sessiond.errors import StorageError
 from sessiond.model.event import ChangedEvent
@@ -372,3 +373,25 @@ async def test_the_lines_before_a_bad_one_are_not_counted_at_every_slice(followe
     got = read.fold_slice(session.place, entry, 2**20)
     assert got.entry.corrupt_records == got.odd_count == 3
     assert [one.number for one in got.odd] == [None, None, None]
+
+
+async def test_a_folder_that_comes_while_descriptors_or_threads_are_short_is_shown_later(
+    followed: FollowedSources, home: Path
+) -> None:
+    for number, shortage in ((2, free_descriptors(0)), (3, free_descriptors(1)), (4, refused_threads())):
+        made = pi_file(home / "elsewhere", number, "hello", folder=f"-folder{number}").parent
+        with shortage:
+            os.rename(made, home / ".pi" / "agent" / "sessions" / made.name)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        await followed.wait_until(lambda number=number: key_of(number) in followed.keys)
+
+
+async def test_a_save_that_the_end_of_the_daemon_interrupts_is_made_up_for(
+    followed: FollowedSources, tmp_path: Path
+) -> None:
+    await followed.wait_whole()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await followed.sources.save()
+    await followed.sources.save()
+    assert (tmp_path / "store" / "cache" / "sources.jsonl").exists()
