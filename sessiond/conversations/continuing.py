@@ -81,6 +81,8 @@ class Continuations:
         cwd = await self._check_folder(agent, original)
         if session is None and not await forks(agent.runtime, self._environ, self._workspace(agent)):
             raise _cannot_fork(program, original)
+        # Again: meanwhile another message may have begun it.
+        _, session = self._find([agent], original.key)
         key = session.key if session is not None else self._free_key(agent, original.key)
         return Continuation(original=original, key=key, agent_id=agent.id, cwd=cwd, session=session)
 
