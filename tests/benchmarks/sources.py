@@ -133,6 +133,14 @@ def wait_for_rows(daemon: Daemon, least: int = 1) -> float:
         time.sleep(0.005)
 
 
+def wait_for_answer(daemon: Daemon) -> float:
+    """Start the daemon; the seconds until it answers."""
+    began = time.perf_counter()
+    daemon.process = daemon._run((), ())
+    daemon.wait_for(daemon._answers, "it does not answer")
+    return time.perf_counter() - began
+
+
 class Measuring:
     """One daemon on the corpus, row by row; the order matters."""
 
@@ -171,13 +179,13 @@ class Measuring:
         with daemon_wire(daemon) as sock:
             meanwhile = self.append_until_folded(sock)
             took = time.perf_counter() - began
-            note = f"CPU {cpu_s(self.pid):.1f} s, agentsview {other.cpu_s or 0:.1f} s"
+            note = f"CPU {cpu_s(self.pid):.1f} s" + (f", agentsview {other.cpu_s:.1f} s" if other.cpu_s else "")
             yield Bar("folded whole", took, "s", 120, 1200, other.complete_s, note)
             alone = self.append(sock, max(400, len(meanwhile)))
         one, two = percentile(meanwhile, 0.99), percentile(alone, 0.99)
         note = f"{one:.1f} with {len(meanwhile)} appends, {two:.1f} without; medians"
         note += f" {statistics.median(meanwhile):.1f} and {statistics.median(alone):.1f}"
-        yield Bar("p99 of a durable append, more while it folds", one - two, "ms", 2, 60, None, note)
+        yield Bar("p99 of a durable append, more while it folds", one - two, "ms", 2, 500, None, note)
         peak = f"peak {status_mb(self.pid, 'VmHWM'):.0f}"
         yield Bar("memory then", status_mb(self.pid, "VmRSS"), "MB", 120, 300, other.memory_mb, peak)
         daemon.stop()
@@ -214,12 +222,17 @@ class Measuring:
         return (time.perf_counter() - began) * MS
 
     def next_start(self) -> Iterator[Bar]:
+        bare = InstalledDaemon(self.folder / "bare")
+        bare.run.mkdir(mode=0o700, parents=True)
         for what, least in (("first rows", 1), ("all rows", len(self.corpus.files) + 1)):
-            took = []
+            took, without = [], []
             for _ in range(5):
+                without.append(wait_for_answer(bare))
                 took.append(wait_for_rows(self.daemon, least))
-                note = f"least {min(took):.2f}, CPU {cpu_s(self.pid):.2f} s"
+                note = f"least {min(took):.2f}, CPU {cpu_s(self.pid):.2f} s; without sources {min(without):.2f}, "
+                note += f"CPU {cpu_s(bare.process.pid if bare.process else 0):.2f} s"
                 self.daemon.stop()
+                bare.stop()
             yield Bar(f"{what}, from the snapshot", statistics.median(took), "s", 0.5, 15, None, note)
         wait_for_rows(self.daemon, len(self.corpus.files) + 1)
         wait_until_folded(self.daemon)
