@@ -1,4 +1,4 @@
-"""Search the messages of transcripts for a text, newest first. There is no full-text index.
+"""Search the messages of transcripts for a text, newest first, each once. There is no full-text index.
 
 The caller passes in which sessions to search and how their texts may be shown. A match has to be in the masked text, so
 that a search cannot reveal a masked secret. Source: protocol.md, "The agents' tools".
@@ -18,6 +18,7 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.message import text_of
 from sessiond.model.message_list import messages_in
 from sessiond.model.record import BadLine, Record
+from sessiond.sessions.found import Match, NewestMatches, identity_of, seniority
 from sessiond.sessions.prefilter import Prefilter, fold_case
 from sessiond.store import blocks, dirfd
 from sessiond.store.catalog import Session
@@ -46,28 +47,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     block: int = blocks.BLOCK
 
 
-class Match(msgspec.Struct, frozen=True):
-    """One message, which ends at offset `end` of the file. `masked`: parts of its text are masked.
+class _SearchPlace:
+    """How far back one transcript was searched. No message before offset `end` is newer than `bound`.
 
-    `number_in_line` tells messages in one line apart.
+    `copied` are the messages of a fork that its original has too, with other times; None where they are not known yet.
     """
 
-    session: Session
-    end: int
-    timestamp: int
-    role: str
-    snippet: str
-    masked: bool
-    number_in_line: int = 0
-
-
-class _SearchPlace:
-    """How far back one transcript was searched. No message before offset `end` is newer than `bound`."""
-
-    __slots__ = ("bound", "end", "inode", "session")
+    __slots__ = ("bound", "copied", "end", "inode", "session")
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.copied: set[tuple[str, int]] | None = None
         self.end = session.entry.file.folded_to
         self.inode = session.entry.file.inode
         self.bound = session.entry.updated_at
@@ -82,13 +72,11 @@ class Search:
         self._folded = fold_case(query.text)
         self._prefilter = Prefilter(self._folded)
         self._earliest = query.since_ms if query.since_ms is not None else -_SLACK_MS
-        self._found: list[tuple[int, int, Match]] = []
+        self._found = NewestMatches(query.limit)
         self._waiting = list(sessions)
+        self._sessions = {session.key: session for session in self._waiting}
         # The transcripts being searched, ordered by the bound of their remaining messages.
         self._heap: list[tuple[int, int, _SearchPlace]] = []
-        self._count = 0
-        # Messages of other programs may have several lines.
-        self._messages: set[tuple[str, str]] = set()
 
     def steps(self) -> Iterator[None]:
         """Search everything, newest first. Each step blocks briefly; runs in worker threads."""
@@ -96,7 +84,7 @@ class Search:
         yield
         while self._begin_next() or self._heap:
             bound, number, place = heapq.heappop(self._heap)
-            if self._is_enough(-bound):
+            if self._found.is_complete(-bound):
                 return
             yield from self._search_place(place)
             if place.end > 0 and place.bound >= self._earliest - _SLACK_MS:
@@ -105,7 +93,7 @@ class Search:
 
     def matches(self) -> list[Match]:
         """The matches, newest first; one more than the limit if there are more."""
-        return [match for _, _, match in sorted(self._found, key=lambda item: item[:2], reverse=True)]
+        return self._found.newest_first()
 
     def _begin_next(self) -> bool:
         """Begin the most recently written transcript, unless one being searched may still have a newer message."""
@@ -119,15 +107,15 @@ class Search:
         heapq.heappush(self._heap, (-newest, len(self._waiting), _SearchPlace(session)))
         return True
 
-    def _is_enough(self, bound: int) -> bool:
-        return len(self._found) > self._query.limit and self._found[0][0] >= bound
-
     def _search_place(self, place: _SearchPlace) -> Iterator[None]:
         block = _read(place, self._limit, self._query.block)
         if block is None:
             place.end = 0
             return
-        for read, (begin, end) in enumerate(self._prefilter.candidates(block.data)):
+        candidates = self._prefilter.candidates(block.data)
+        if candidates and place.copied is None:
+            yield from self._find_copied(place)
+        for read, (begin, end) in enumerate(candidates):
             if end - begin <= self._limit:
                 self._examine(place, block.start + begin, block.data[begin:end])
             if read % _LINES_A_STEP == _LINES_A_STEP - 1:
@@ -135,6 +123,44 @@ class Search:
         place.end = block.start
         if place.end > 0:
             place.bound = min(place.bound, _oldest(block, self._limit, place.bound, place.session.dialect))
+
+    def _find_copied(self, place: _SearchPlace) -> Iterator[None]:
+        """Find the messages that a fork has from its original, where the program gives copies new times.
+
+        Only of those that fit the search, so that few are kept.
+        """
+        place.copied = set()
+        original = self._original_of(place.session)
+        if original is None:
+            return
+        back = _SearchPlace(original)
+        while back.end > 0 and (block := _read(back, self._limit, self._query.block)) is not None:
+            for read, (begin, end) in enumerate(self._prefilter.candidates(block.data)):
+                if end - begin <= self._limit:
+                    place.copied |= self._identities_in(original.dialect, block.data[begin:end])
+                if read % _LINES_A_STEP == _LINES_A_STEP - 1:
+                    yield
+            back.end = block.start
+            yield
+
+    def _original_of(self, fork: Session) -> Session | None:
+        """The searched session of which it is a copy with new times."""
+        source = fork.entry.source
+        if not fork.dialect.dates_copies or source is None or source.forked_from is None:
+            return None
+        original = self._sessions.get(f"{source.name}:{source.forked_from}")
+        # What says of itself that it is older than its original is no fork, and two may name each other.
+        return original if original is not None and seniority(original) < seniority(fork) else None
+
+    def _identities_in(self, dialect: TranscriptDialect, line: bytes) -> set[tuple[str, int]]:
+        text = dialect.text_in(line)
+        if self._folded not in fold_case(text):
+            return set()
+        try:
+            identity = identity_of(dialect.parse(line), self._query.shown(text))
+        except BadLine:
+            return set()
+        return {(identity.id, identity.text)} if identity is not None else set()
 
     def _examine(self, place: _SearchPlace, offset: int, line: bytes) -> None:
         dialect = place.session.dialect
@@ -173,7 +199,10 @@ class Search:
         self, place: _SearchPlace, end: int, record: Record, shown: str, at: int, *, masked: bool, number: int = 0
     ) -> None:
         stamp = record.timestamp_ms if record.timestamp_ms is not None else place.bound
-        if record.message is None or not self._is_wanted(record, stamp):
+        if record.message is None or not self._is_wanted(record, stamp) or not self._found.takes(stamp):
+            return
+        identity = identity_of(record, shown)
+        if identity is not None and place.copied and (identity.id, identity.text) in place.copied:
             return
         match = Match(
             session=place.session,
@@ -184,20 +213,7 @@ class Search:
             masked=masked,
             number_in_line=number,
         )
-        if record.message_id is not None and not self._is_first_of(place.session, record.message_id):
-            return
-        self._count += 1
-        # Of two matches with the same time the one found first is the newer one.
-        heapq.heappush(self._found, (stamp, -self._count, match))
-        if len(self._found) > self._query.limit + 1:
-            heapq.heappop(self._found)
-
-    def _is_first_of(self, session: Session, message_id: str) -> bool:
-        """Whether no other part of the message was found."""
-        found = (session.key, message_id)
-        is_first = found not in self._messages
-        self._messages.add(found)
-        return is_first
+        self._found.add(match, record.message_id, identity)
 
     def _is_wanted(self, record: Record, stamp: int) -> bool:
         if self._query.role is not None and record.role != self._query.role:

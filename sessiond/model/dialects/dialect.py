@@ -26,6 +26,7 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     `joins`: several lines may be parts of one message, by `Record.message_id`; their contents make it together.
     `lists`: lines are changes of a list of messages, which is what `model.message_list` makes of them.
+    `dates_copies`: a fork's copies of messages have the time of the fork, not of the message.
     """
 
     name: str
@@ -40,3 +41,4 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     usage_sign: bytes
     joins: bool = False
     lists: bool = False
+    dates_copies: bool = False

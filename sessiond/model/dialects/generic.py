@@ -19,6 +19,7 @@ def foreign_dialect(
     *,
     joins: bool = False,
     lists: bool = False,
+    dates_copies: bool = False,
     usage_sign: bytes = b'"usage"',
 ) -> TranscriptDialect:
     """The dialect of a program of which only `parse` is special."""
@@ -43,6 +44,7 @@ def foreign_dialect(
         usage_sign=usage_sign,
         joins=joins,
         lists=lists,
+        dates_copies=dates_copies,
     )
 
 
