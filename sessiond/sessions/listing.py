@@ -9,7 +9,7 @@ import msgspec
 
 from sessiond.errors import InvalidParams
 from sessiond.model.entry import Entry
-from sessiond.model.keys import Kind, agent_of, is_listed, kind_of
+from sessiond.model.keys import SOURCES, Kind, agent_of, is_listed, kind_of
 from sessiond.model.keys import source_of as program_of
 from sessiond.model.row import OWN_SOURCE, CachedRow, Row, native_id_of, row_of, title_of
 from sessiond.policy.visibility import Sight
@@ -192,10 +192,20 @@ def row(store: SessionStore, session: Session, caller_agent: str | None, sight: 
             archived=archived,
         )
         current = session.row = CachedRow(session.entry, path, store.rules, caller_agent, archived, made)
-    children = store.catalog.children_of(session.key)
+    children = _children_of(store, session)
     if sight is not None and children:
         children = [key for key in children if reaches(store.catalog, sight, key)]
     return msgspec.structs.replace(current.row, child_sessions=children) if children else current.row
+
+
+def _children_of(store: SessionStore, session: Session) -> list[str]:
+    """The sessions that it spawned, and the sub-agents of the program's session that is shown as it."""
+    children = store.catalog.children_of(session.key)
+    native_id = native_id_of(session.entry)
+    if native_id is not None and session.folder.source is None:
+        for source in SOURCES:
+            children += store.catalog.children_of(f"{source}:{native_id}")
+    return children
 
 
 def cursor_text(place: tuple[int, str]) -> str:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from support.foreign_daemon import READER, daemon, home_of
 from support.foreign_sessions import UUID, key_of, pi_file, pi_header, pi_line
 from support.in_process import Connection
@@ -49,6 +50,26 @@ async def test_our_own_rows_have_a_source_a_title_and_the_id_of_the_program(tmp_
         assert (await rows(owner))["main"]["title"] == "My name", "what a person gave wins"
         await parts.services.store.append(session, [_entry_record({"nativeSessionId": "abc 120 40"})])
         assert (await rows(owner))["main"]["nativeId"] == "abc"
+
+
+async def test_a_session_of_ours_lists_the_sub_agents_of_the_session_that_it_carries(tmp_path: Path) -> None:
+    project = home_of(tmp_path) / ".claude" / "projects" / "-work"
+    (project / UUID.format(1) / "subagents").mkdir(parents=True)
+    agent = project / UUID.format(1) / "subagents" / "agent-a1b2.jsonl"
+    told = {"type": "user", "uuid": "u1", "sessionId": UUID.format(1), "agentId": "a1b2", "isSidechain": True}
+    told |= {"timestamp": "2026-01-02T03:04:05.000Z", "message": {"role": "user", "content": "a task"}}
+    agent.write_text(json.dumps(told) + "\n")
+    async with daemon(tmp_path) as (parts, owner):
+        await owner.say("main", "hello")
+        assert (await rows(owner))["claude:agent-a1b2"]["spawnedBy"] == f"claude:{UUID.format(1)}"
+        assert "childSessions" not in (await rows(owner))["main"]
+        session = parts.services.store.catalog.by_key["agent:main:main"]
+        await parts.services.store.append(session, [_entry_record({"nativeSessionId": UUID.format(1)})])
+        assert (await rows(owner))["main"]["childSessions"] == ["claude:agent-a1b2"]
+        narrow = msgspec.structs.replace(READER, sandboxed=True)
+        async with parts.connect(narrow) as reader:
+            [row] = (await rows(reader)).values()
+            assert "childSessions" not in row, "who may not see the sub-agents is not told of them"
 
 
 def _entry_record(data: dict[str, Any]) -> Any:
