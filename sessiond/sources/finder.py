@@ -17,6 +17,8 @@ from sessiond.model.keys import NATIVE_ID
 from sessiond.model.source_facts import FoundFacts
 from sessiond.store import dirfd
 
+# What comes before the name of a source where the files are meant that are kept of it.
+KEPT_PREFIX = "kept/"
 # Files beside the sessions that say a title or a folder; a longer one is something else.
 MAX_BESIDE_BYTES = 64 * 1024
 
@@ -53,7 +55,8 @@ class SourceFinder:
 
     `id_in_head`: the first line has the native id, which the file's name need not have. `facts_beside(root_fd, place)`
     is what files beside a session say about it; `find_described(place)` the session that such a file describes. With a
-    `database` the sessions are in that file, and their paths are made up: its name and their ids.
+    `database` the sessions are in that file, and their paths are made up: its name and their ids. `is_kept` says that
+    the files are not the program's but those that were kept of it.
     """
 
     name: str
@@ -62,6 +65,12 @@ class SourceFinder:
     facts_beside: Callable[[int, str], FoundFacts] = find_nothing_beside
     find_described: Callable[[str], str | None] = describe_nothing
     database: str | None = None
+    is_kept: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it is called among the open roots."""
+        return f"{KEPT_PREFIX}{self.name}" if self.is_kept else self.name
 
     def session_of(self, place: str) -> FoundFile | None:
         """The session in the file at a path below the root; None if there is none. BadName where its name is none of a

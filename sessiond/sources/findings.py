@@ -23,7 +23,9 @@ def describe(
     found: list[Finding] = []
     for name, wanted in expected.items():
         root = roots.get(name)
-        if root is not None:
+        if wanted.finder.is_kept:
+            found += _describe_kept(root) if root is not None else ()
+        elif root is not None:
             found += _describe_root(root)
         elif not is_text(os.path.realpath(wanted.path)):
             what = f"the path of {printable(str(wanted.path))} is not UTF-8 text, so that its sessions are not shown"
@@ -48,6 +50,13 @@ def _describe_root(root: OpenRoot) -> Iterator[Finding]:
     yield from wrong[:MAX_NAMED]
     if len(wrong) > MAX_NAMED:
         yield Finding("warn", f"source {root.name}", f"{len(wrong) - MAX_NAMED} more files like these")
+
+
+def _describe_kept(root: OpenRoot) -> Iterator[Finding]:
+    if root.sessions:
+        what = f"{pluralize(len(root.sessions), 'session')} shown from a kept file, in {printable(root.path)}"
+        yield Finding("ok", f"source {root.name}", f"{what}: the program's own is gone")
+    yield from list(_describe_files(root))[:MAX_NAMED]
 
 
 def _describe_files(root: OpenRoot) -> Iterator[Finding]:

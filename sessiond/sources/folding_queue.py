@@ -34,7 +34,8 @@ class FoldingQueue:
     """The sessions of which only the ends were read. `run` belongs to a background nursery.
 
     `reader_of(session)` reads its file. `on_folded(session, got)` is called with the last step over a whole file, while
-    the session is still partial. `on_failed(session, error)` is called where it cannot be read.
+    the session is still partial. `on_failed(session, error)` is called where it cannot be read, and says
+    whether there is another file now.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class FoldingQueue:
         *,
         reader_of: Callable[[Session], FileReader | None],
         on_folded: Callable[[Session, Advance], Awaitable[None]],
-        on_failed: Callable[[Session, OSError], None],
+        on_failed: Callable[[Session, OSError], bool],
     ) -> None:
         self._run_sync, self._reader_of = run_sync, reader_of
         self._on_folded, self._on_failed = on_folded, on_failed
@@ -100,9 +101,11 @@ class FoldingQueue:
             return
         self._current = session
         error: OSError | None = None
+        again = False
         try:
             entry = reading.begin_again(session.entry)
             while True:
+                reader = self._reader_of(session) or reader  # its file may be another one meanwhile
                 got: Advance = await self._run_sync(reader.fold_slice, session.place, entry, SLICE_BYTES)
                 entry = got.entry
                 if not got.more:
@@ -115,10 +118,13 @@ class FoldingQueue:
                 await self._on_folded(session, got)
         except OSError as failure:
             error = failure
-            self._on_failed(session, failure)
+            again = self._on_failed(session, failure)
         finally:
             self._current = outer
-            self._release(session, error)
+            if again:
+                self.add((session,), first=True)
+            else:
+                self._release(session, error)
 
     def _release(self, session: Session, error: OSError | None) -> None:
         completion = self._awaited.pop(session, None)

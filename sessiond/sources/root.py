@@ -54,6 +54,14 @@ class OpenRoot:
     def name(self) -> str:
         return self.finder.name
 
+    @property
+    def label(self) -> str:
+        return self.finder.label
+
+    @property
+    def is_kept(self) -> bool:
+        return self.finder.is_kept
+
     def place_of(self, directory: str) -> str | None:
         """The path below the root of a watched folder, empty for the root; None where it is elsewhere."""
         if directory == self.path:

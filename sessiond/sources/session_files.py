@@ -17,7 +17,9 @@ from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.model.entry import Entry
 from sessiond.model.event import Phase
 from sessiond.sources import reading
+from sessiond.sources.finder import KEPT_PREFIX
 from sessiond.sources.folding_queue import SLICE_BYTES, FoldingQueue
+from sessiond.sources.keeping import FileKeeper, kept_name
 from sessiond.sources.reading import FileReader, ListedFile, Listing
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.snapshot import Snapshot
@@ -33,6 +35,9 @@ _MOST_APPENDED_BYTES = 4 * SLICE_BYTES
 
 class SessionNews(Protocol):
     """What gets the news: the feed."""
+
+    def poke(self, session: Session) -> object:
+        """The session's file is another one: read a step of it at once."""
 
     async def read_on(self, session: Session) -> None:
         """The session's file changed: read what is new."""
@@ -50,8 +55,8 @@ class SessionNews(Protocol):
 class SessionFiles:
     """The sessions in the files below the roots. `note_change` is called when the snapshot is not up to date any more.
 
-    `roots` are those that are open now. Files with temporary errors are looked at again through `retries`, by the names
-    of their sources and their paths.
+    `roots` are those that are open now, by their labels; `keeper` is told of every file to keep. Files with temporary
+    errors are looked at again through `retries`, by the labels of their roots and their paths.
     """
 
     def __init__(
@@ -61,11 +66,12 @@ class SessionFiles:
         roots: Mapping[str, OpenRoot],
         run_sync: RunSync,
         *,
+        keeper: FileKeeper,
         note_change: Callable[[], None],
         retries: DelayedRetry[tuple[str, str]],
     ) -> None:
         self._catalog, self._news, self._roots = catalog, news, roots
-        self._run_sync, self._note_change, self._retries = run_sync, note_change, retries
+        self._run_sync, self._keeper, self._note_change, self._retries = run_sync, keeper, note_change, retries
         self.queue = FoldingQueue(
             run_sync, reader_of=self._reader_of, on_folded=self._on_folded, on_failed=self._on_failed
         )
@@ -80,12 +86,19 @@ class SessionFiles:
             root.covered[place] = entry.session_id
             return None
         rival = self._catalog.by_key.get(entry.session_key)
+        kept = self._root_of(rival) if rival is not None else None
+        if rival is not None and kept is not None and kept.is_kept and kept is not root:
+            self._move(rival, kept, root, place)  # the program's file is back
+            return rival
+        if rival is not None and root.is_kept:
+            return None
         if rival is not None and not self._gives_way(root, rival, file, entry):
             root.shadowed[place] = entry.session_key
             return None
         session = Session(entry.session_key, entry, root.folder, place=place)
         root.sessions[place] = session
         self._catalog.add(session)
+        self._keeper.note(session)
         if session.is_partial and not file.found.is_compressed:
             self.queue.add((session,))
         if publish:
@@ -138,6 +151,8 @@ class SessionFiles:
         session = root.sessions.get(place)
         if file is None:
             await self._drop(root, place)
+        elif session is None and self.shows_original(root, file):
+            return
         elif session is None:
             await self._show(root, file)
         elif session.is_partial:
@@ -147,8 +162,10 @@ class SessionFiles:
             # It was replaced, perhaps by one that has another id in its first line.
             self.remove(root, session, "another file stands in its place")
             await self._show(root, file)
+            await self._check_kept(root, session)
         elif (session.entry.file.mtime_ns, session.entry.file.bytes) != (file.mtime_ns, file.size):
             await self._news.read_on(session)
+            self._keeper.note(session)
             self._note_change()
 
     async def _drop(self, root: OpenRoot, place: str) -> None:
@@ -157,12 +174,75 @@ class SessionFiles:
         if session is None:
             root.forget(place)
         else:
-            self.remove(root, session, "file removed")
-            for other in [other for other, key in root.shadowed.items() if key == session.key]:
+            others = [other for other, key in root.shadowed.items() if key == session.key]
+            if others or not self.show_kept(root, session):
+                self.remove(root, session, "file removed")
+            for other in others:
                 del root.shadowed[other]
                 await self.check(root, other)
+            if others:
+                await self._check_kept(root, session)
         if reason is not None:
             root.note_odd(place, reason)
+
+    # Kept files.
+
+    def shows_original(self, root: OpenRoot, file: ListedFile) -> bool:
+        """Whether a file was kept whose session is shown from the program's own one, or as a session of ours."""
+        if not root.is_kept:
+            return False
+        native_id = file.found.native_id
+        is_ours = self._catalog.carrier_of(native_id) is not None
+        return not is_ours and f"{root.name}:{native_id}" in self._catalog.by_key
+
+    def show_kept(self, root: OpenRoot, session: Session) -> bool:
+        """The file of a session is gone: show it from the one that was kept. False where there is none."""
+        kept = self._roots.get(f"{KEPT_PREFIX}{root.name}")
+        if kept is None or kept is root:
+            return False
+        place = kept_name(session)
+        try:
+            file = kept.look_at(place)
+        except OSError as error:
+            self.note_failure(kept, place, error)
+            return False
+        if file is None:
+            return False
+        self._move(session, root, kept, place)
+        if file.inode != session.entry.file.inode:
+            self._news.poke(session)  # a copy
+        return True
+
+    async def _check_kept(self, root: OpenRoot, session: Session) -> None:
+        """A session was removed, and perhaps shown again: show it from its kept file if not."""
+        kept = self._roots.get(f"{KEPT_PREFIX}{root.name}")
+        if kept is not None and kept is not root and session.key not in self._catalog.by_key:
+            await self.check(kept, kept_name(session))
+
+    def _has_file(self, root: OpenRoot, session: Session) -> bool:
+        try:
+            return root.look_at(session.place) is not None
+        except OSError:
+            return False
+
+    def _move(self, session: Session, root: OpenRoot, other: OpenRoot, place: str) -> None:
+        """The file of a session is found elsewhere from now on."""
+        root.forget(session.place)
+        session.folder, session.place, session.row = other.folder, place, None
+        other.forget(place)
+        other.sessions[place] = session
+        self._keeper.note(session)
+        self._news.publish(session, "patch", "moved")
+        self._note_change()
+
+    def _root_of(self, session: Session) -> OpenRoot | None:
+        """The open root that has the session's file."""
+        source = session.folder.source or ""
+        for label in (source, f"{KEPT_PREFIX}{source}"):
+            root = self._roots.get(label)
+            if root is not None and root.sessions.get(session.place) is session:
+                return root
+        return None
 
     async def _show(self, root: OpenRoot, file: ListedFile) -> None:
         """A file is new: show it. What stands in a short one is published."""
@@ -176,7 +256,7 @@ class SessionFiles:
         except OSError as error:
             self.note_failure(root, file.place, error)
             return
-        if entry is None or self._roots.get(root.name) is not root:
+        if entry is None or self._roots.get(root.label) is not root:
             return
         session = self.add(root, file, entry, publish=True)
         if session is not None and is_short:
@@ -206,7 +286,7 @@ class SessionFiles:
                     await self.check(root, place)
                 continue
             session = self._catalog.by_key.get(f"{root.name}:{native_id}")
-            if session is not None:
+            if session is not None and root.sessions.get(session.place) is session:
                 self.remove(root, session, "it is shown as a session of ours")
                 root.covered[session.place] = native_id
 
@@ -248,19 +328,25 @@ class SessionFiles:
             return error
 
     def _reader_of(self, session: Session) -> FileReader | None:
-        root = self._roots.get(session.folder.source or "")
-        return root.reader if root is not None and root.sessions.get(session.place) is session else None
+        root = self._root_of(session)
+        return root.reader if root is not None else None
 
     async def _on_folded(self, session: Session, got: Advance) -> None:
         self._catalog.replace(session, got.entry)
         self._news.publish(session, "patch", "read")
         self._note_change()
-        await self.check(self._roots[session.folder.source or ""], session.place)  # what was appended meanwhile
-
-    def _on_failed(self, session: Session, error: OSError) -> None:
-        root = self._roots.get(session.folder.source or "")
+        root = self._root_of(session)
         if root is not None:
-            self.note_failure(root, session.place, error)
+            await self.check(root, session.place)  # what was appended meanwhile
+
+    def _on_failed(self, session: Session, error: OSError) -> bool:
+        root = self._root_of(session)
+        if root is None:
+            return False
+        if isinstance(error, FileNotFoundError) and (self._has_file(root, session) or self.show_kept(root, session)):
+            return True
+        self.note_failure(root, session.place, error)
+        return False
 
     def note_listed(self, root: OpenRoot, listing: Listing) -> None:
         """Note what could not be used, or not be read, when a folder was listed."""
@@ -270,7 +356,7 @@ class SessionFiles:
 
     def note_failure(self, root: OpenRoot, place: str, error: OSError) -> None:
         """A file or folder cannot be read: it is looked at again soon, or `doctor` names it."""
-        if not self._retries.retry_if_passing((root.name, place), error):
+        if not self._retries.retry_if_passing((root.label, place), error):
             root.note_odd(place, reason_of(error))
 
 

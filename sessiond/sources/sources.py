@@ -22,13 +22,12 @@ from sessiond.events.watch import Kind
 from sessiond.events.watch_backend import NameChanged, NameGone, WatchEvent
 from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
-from sessiond.sources import findings, reading, snapshot
+from sessiond.sources import findings, keeping, reading, snapshot, table
 from sessiond.sources.finder import SourceRoot
 from sessiond.sources.reading import ListedFile
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.session_files import SessionFiles
 from sessiond.sources.snapshot import SnapshotSaver
-from sessiond.sources.table import SOURCE_NAMES, root_of
 from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
@@ -79,15 +78,10 @@ class Sources:
         self._nursery: trio.Nursery
         self._retries = DelayedRetry[tuple[str, str]](self._retry)
         self.listed = trio.Event()
-        self._saver = SnapshotSaver(store, self._run_sync, self.listed.is_set)
-        self._files = SessionFiles(
-            store.catalog,
-            feed,
-            self._roots,
-            self._run_sync,
-            note_change=self._saver.note_change,
-            retries=self._retries,
-        )
+        saver = self._saver = SnapshotSaver(store, self._run_sync, self.listed.is_set)
+        self._keeper = keeping.FileKeeper(self._roots, self._run_sync)
+        shared = (store.catalog, feed, self._roots, self._run_sync)
+        self._files = SessionFiles(*shared, keeper=self._keeper, note_change=saver.note_change, retries=self._retries)
 
     @property
     def partial_count(self) -> int:
@@ -113,7 +107,7 @@ class Sources:
         """What `doctor` says about the sources."""
         config = self._settings()
         polled = len(self._watches.polled) if self.listed.is_set() else 0
-        return findings.describe(config, self._roots, self._find_wanted(config), polled)
+        return [*findings.describe(config, self._roots, self._find_wanted(config), polled), *self._keeper.findings()]
 
     def reconfigure(self) -> None:
         """The configuration has changed: sources are opened and closed accordingly."""
@@ -145,6 +139,7 @@ class Sources:
         self.listed.set()
         nursery.start_soon(self._files.queue.run)
         nursery.start_soon(self._saver.run)
+        nursery.start_soon(self._keeper.run)
         await self._apply_requests()
 
     def _note_native(self, native_id: str) -> None:
@@ -165,39 +160,46 @@ class Sources:
     # Roots.
 
     def _find_wanted(self, config: SourcesConfig) -> dict[str, SourceRoot]:
-        """Where the sources lie that are not switched off."""
-        found: dict[str, SourceRoot] = {}
-        for name in SOURCE_NAMES if config.enabled else ():
-            own = config.source(name)
-            if own.enabled is not False and name in self._dialects:
-                found[name] = root_of(name, self._environ, self._home, own.path)
-        return found
+        """Where the sources lie that are not switched off, and what is kept of them."""
+        found = table.find_roots(config, self._environ, self._home)
+        found = {name: root for name, root in found.items() if root.finder.name in self._dialects}
+        return found | (keeping.kept_roots(self._store.path, found.values()) if config.keep else {})
 
     async def _open_roots(self) -> list[tuple[OpenRoot, ListedFile]]:
         """Close the roots that are not wanted any more, open those that are there; the files in these."""
         expected = self._find_wanted(self._settings())
-        for name, root in list(self._roots.items()):
-            if root.configured != expected.get(name):
-                self._close_root(root, "its source was switched off")
+        for name, known in list(self._roots.items()):
+            if known.configured != expected.get(name):
+                self._close_root(known, "its source was switched off", is_gone=False)
         for name in [name for name in self._missing if name not in expected]:
             self._stop_waiting(name)
         found: list[tuple[OpenRoot, ListedFile]] = []
+        opened: set[str] = set()
         for name, wanted in expected.items():
-            opened = self._open_root(name, wanted) if name not in self._roots else None
-            if opened is not None:
-                found += [(opened, file) for file in await self._list(opened, "")]
+            root = self._roots.get(name)
+            if root is None:
+                root = self._open_root(name, wanted)
+            elif not (root.is_kept and root.name in opened):
+                continue  # else the program may have another folder now, without some of the files
+            if root is not None:
+                opened.add(name)
+                found += [(root, file) for file in await self._list(root, "")]
         return found
 
     def _open_root(self, name: str, wanted: SourceRoot) -> OpenRoot | None:
         self._stop_waiting(name)
+        if wanted.finder.is_kept and not self._keeper.make_folder(self._store.root_fd, wanted):
+            return None
         try:
-            root = OpenRoot(wanted, self._dialects[name], self._store.record_limit)
+            root = OpenRoot(wanted, self._dialects[wanted.finder.name], self._store.record_limit)
         except (OSError, ValueError) as error:
             if not (isinstance(error, OSError) and self._retries.retry_if_passing((name, ""), error)):
                 self._watch_above(name, wanted.path)
             return None
         self._roots[name] = root
-        if root.parent != os.path.realpath(self._home):
+        if root.is_kept:
+            self._keeper.note_all(root.name)
+        elif root.parent != os.path.realpath(self._home):
             # A root that is moved together with its folder is not told of it. The home is not watched: too much goes on
             # in it, and nobody moves it.
             with contextlib.suppress(OSError):
@@ -228,14 +230,15 @@ class Sources:
             path == root.parent or root.place_of(path) in root.watched for root in self._roots.values()
         )
 
-    def _close_root(self, root: OpenRoot, reason: str) -> None:
-        del self._roots[root.name]
+    def _close_root(self, root: OpenRoot, reason: str, *, is_gone: bool = True) -> None:
+        del self._roots[root.label]
         if not self._is_watched(root.parent):
             self._watches.forget(root.parent)
         for folder in root.watched:
             self._watches.forget(root.path_of(folder))
         for session in list(root.sessions.values()):
-            self._files.remove(root, session, reason)
+            if not (is_gone and self._files.show_kept(root, session)):
+                self._files.remove(root, session, reason)
         self._nursery.start_soon(root.close_later)
 
     async def _list(self, root: OpenRoot, folder: str) -> list[ListedFile]:
@@ -256,7 +259,7 @@ class Sources:
         try:
             self._watches.add(root.path_of(folder))
         except OSError as error:
-            self._retries.retry_if_passing((root.name, folder), error)
+            self._retries.retry_if_passing((root.label, folder), error)
             return False
         root.watched.add(folder)
         return True
@@ -267,9 +270,10 @@ class Sources:
             for root, file in found:
                 await self._files.check(root, file.place)
             return
-        found.sort(key=lambda one: -one[1].mtime_ns)
+        # What was kept comes last, of which most is there in the program's folder.
+        found.sort(key=lambda one: (one[0].is_kept, -one[1].mtime_ns))
         for begin in range(0, len(found), _BATCH):
-            batch = found[begin : begin + _BATCH]
+            batch = [one for one in found[begin : begin + _BATCH] if not self._files.shows_original(*one)]
             try:
                 entries: list[Entry | OSError | None] = await self._run_sync(
                     self._files.read_all, batch, self._snapshot
@@ -277,10 +281,8 @@ class Sources:
             except OSError as error:  # there is no thread
                 entries = [error] * len(batch)
             for (root, file), entry in zip(batch, entries, strict=True):
-                if entry is not None and self._roots.get(root.name) is root:
+                if entry is not None and self._roots.get(root.label) is root:
                     self._files.add_read(root, file, entry)
-
-    # Watching.
 
     async def _follow(self) -> None:
         while True:
@@ -320,7 +322,7 @@ class Sources:
             try:
                 await self._files.describe(root, described)
             except OSError as error:
-                self._retries.retry_if_passing((root.name, place), error)
+                self._retries.retry_if_passing((root.label, place), error)
         elif root.names_session(place) or not root.finder.enters(place):
             await self._files.check(root, place)
         else:
@@ -331,7 +333,7 @@ class Sources:
         try:
             changed: list[str] = await self._run_sync(root.find_changed, place)
         except OSError as error:
-            if not self._retries.retry_if_passing((root.name, place), error):
+            if not self._retries.retry_if_passing((root.label, place), error):
                 root.note_odd(place if root.files is None else root.files.name, reason_of(error))
             return
         for one in changed:

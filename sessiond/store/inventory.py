@@ -26,6 +26,7 @@ Kind = Literal[
     "foreign archive",
     "symlink",
     "special",
+    "kept",
     "unknown",
 ]
 
@@ -34,6 +35,7 @@ _FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
 _ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS, *layout.GIT_FILES})
 # Folders that contain only files.
 _FLAT = frozenset({layout.KEYS, layout.OUTBOX, layout.SPAWNING, layout.CACHE})
+_DEEP = (layout.AGENTS, layout.RUN, layout.BACKUPS, layout.KEPT, layout.GIT)
 WORKSPACE = "workspace"
 
 KindOf = Callable[[str, int], Kind]
@@ -81,6 +83,8 @@ def list_store(root_fd: int) -> Iterator[StoredName]:
             yield from _agents(root_fd)
         elif thing.name == layout.BACKUPS:
             yield from _backups(root_fd)
+        elif thing.name == layout.KEPT:
+            yield from _list_kept(root_fd)
 
 
 def _backups(root_fd: int) -> Iterator[StoredName]:
@@ -88,6 +92,13 @@ def _backups(root_fd: int) -> Iterator[StoredName]:
         yield backup
         if backup.kind == "folder":
             yield from _list_names(root_fd, (layout.BACKUPS, backup.name), _kept_kind)
+
+
+def _list_kept(root_fd: int) -> Iterator[StoredName]:
+    for source in _list_names(root_fd, (layout.KEPT,), _linked_kind):
+        yield source
+        if source.kind == "folder":
+            yield from _list_names(root_fd, (layout.KEPT, source.name), _linked_kind)
 
 
 def _agents(root_fd: int) -> Iterator[StoredName]:
@@ -137,7 +148,7 @@ def _general_kind(name: str, mode: int) -> Kind | None:
 def _root_kind(name: str, mode: int) -> Kind:
     if stat.S_ISREG(mode):
         return "file" if name in _ROOT_FILES else "unknown"
-    return "folder" if name in (*_FLAT, layout.AGENTS, layout.RUN, layout.BACKUPS, layout.GIT) else "unknown"
+    return "folder" if name in (*_FLAT, *_DEEP) else "unknown"
 
 
 def _flat_kind(_name: str, mode: int) -> Kind:
@@ -147,6 +158,11 @@ def _flat_kind(_name: str, mode: int) -> Kind:
 def _kept_kind(_name: str, mode: int) -> Kind:
     """Everything in a backup counts as known."""
     return "folder" if stat.S_ISDIR(mode) else "file"
+
+
+def _linked_kind(_name: str, mode: int) -> Kind:
+    """A kept file is a link to another program's, and has its mode."""
+    return "folder" if stat.S_ISDIR(mode) else "kept"
 
 
 def _agents_kind(name: str, mode: int) -> Kind:

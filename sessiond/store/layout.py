@@ -22,6 +22,8 @@ TOKENS = "tokens.jsonl"
 BACKUPS = "backups"
 # What is kept of the sessions of other programs; it may be deleted at any time.
 CACHE = "cache"
+# Their files, which are links that outlive those of the programs.
+KEPT = "kept"
 SUFFIX = ".jsonl"
 GIT_IGNORE = ".gitignore"
 # A store may be a git working tree; these are ignored.
