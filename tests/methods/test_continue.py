@@ -101,6 +101,27 @@ async def test_any_spelling_reaches_the_same_continuation(tmp_path: Path, home: 
         assert (await say(owner, "two"))["reply"] == "knows: remember plum | one | two"
 
 
+async def test_first_messages_at_once_end_up_in_one_continuation(tmp_path: Path, home: ClaudeHome) -> None:
+    async with daemon(tmp_path, home.agent()) as (parts, _):
+        answers: list[dict[str, Any]] = []
+
+        async def send(number: int) -> None:
+            async with parts.connect() as owner:
+                # Each begins while another is looking whether the program can fork.
+                for _ in range(10 * number):
+                    await trio.lowlevel.checkpoint()
+                answers.append(await owner.call("chat.send", sessionKey=KEY, message=f"message {number}"))
+                await owner.call("agent.wait", runId=answers[-1]["runId"], timeoutMs=PATIENCE_S * 1000)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(send, number)
+        assert {answer["sessionKey"] for answer in answers} == {OURS}
+        assert {key for key in keys_of(parts) if key.startswith("agent:")} == {OURS}
+        # One copy is made, and the others go on with it.
+        assert sum("--fork-session" in words for words in resumed(home)) == 1
+
+
 async def test_after_a_restart_it_is_the_same_continuation(tmp_path: Path, home: ClaudeHome) -> None:
     async with daemon(tmp_path, home.agent()) as (_, owner):
         await say(owner, "one")
