@@ -10,7 +10,7 @@ from sessiond.cli.frame.run_ends import MissedRunEnds, is_run_end
 from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
-from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, TOOL_ROLES, moment_of, short
+from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, TOOL_ROLES, moment_of, short, who_of
 from sessiond.cli.terminal.output import json_line
 from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen_of
 from sessiond.cli.terminal.times import clock, duration, now_ms
@@ -44,8 +44,8 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
     match event.name:
         case "session.message":
             message = event["message"]
-            who, text = one_line(str(message.get("role", "?"))), short(message)
-            style = ROLE_STYLES.get(who, "magenta")
+            who, text = who_of(message), short(message)
+            style = ROLE_STYLES.get(str(message.get("role")), "magenta")
             moment = moment_of(message) or present_ms
         case "session.tool" if event.get("phase") in ("start", "end"):
             who, style = "tool", "yellow"

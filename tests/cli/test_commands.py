@@ -148,6 +148,20 @@ def test_at_most_five_candidates_are_shown_for_an_ambiguous_beginning() -> None:
     assert "7 sessions" in failed.value.message
 
 
+@pytest.mark.parametrize("text", ["pi:abcd", "abcd", "pi:", "PI:ABCDEFG…"])
+def test_too_few_characters_of_a_native_id_are_said_to_be_too_few(text: str) -> None:
+    from sessiond.cli.frame.failures import CommandFailed
+    from sessiond.cli.frame.names import find_meant_session
+
+    rows = [{"key": "pi:abcdefgh1", "readOnly": True}]
+    with pytest.raises(CommandFailed) as failed:
+        find_meant_session(lambda *_: {"sessions": rows}, text)
+    assert failed.value.hint == "too short: at least 8 characters of the id, as pi:abcdefgh"
+    with pytest.raises(CommandFailed) as failed:
+        find_meant_session(lambda *_: {"sessions": rows}, "pi:xyz")
+    assert "too short" not in str(failed.value.hint)
+
+
 def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond: Sessiond) -> None:
     rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
     answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})

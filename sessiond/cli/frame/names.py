@@ -84,7 +84,7 @@ def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: s
     newest = call("sessions_list", {"limit": 200})["sessions"]
     known = [name for row in newest for name in (row["key"], row.get("label")) if name]
     where = f", which is {key} here" if key else ""
-    nearest = nearest_hint(text, known, "sessiond list")
+    nearest = _too_short_hint(text, rows) or nearest_hint(text, known, "sessiond list")
     raise CommandFailed(
         f"no session {quote(text)}{where}", hint=f"{nearest}\n  {hint}" if hint else nearest, status=NOT_FOUND
     )
@@ -102,6 +102,16 @@ def _begins_foreign_key(text: str, key: str) -> bool:
     """Whether `text` is the key of another program's session up to at least eight characters of its id."""
     native = text.partition(":")[2]
     return len(native) >= MIN_PREFIX and key.lower().startswith(text.lower())
+
+
+def _too_short_hint(text: str, rows: list[Any]) -> str | None:
+    """What is missing of a `text` that begins the id of a session of another program; None where it begins none."""
+    foreign = [row["key"] for row in rows if row.get("readOnly")]
+    for key in foreign:
+        program, _, native = key.partition(":")
+        if text and any(whole.lower().startswith(text.lower()) for whole in (key, native)):
+            return f"too short: at least {MIN_PREFIX} characters of the id, as {program}:{native[:MIN_PREFIX]}"
+    return None
 
 
 def explain(call: Call, error: RpcError, method: str, params: dict[str, Any]) -> CommandFailed | None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow", "run": "red"}
 ROLE_WIDTH = 9
 TOOL_ROLES = ("toolResult", "tool", "bashExecution")
+# What is shown of a message that has no other part than the thoughts of a model.
+ONLY_THOUGHTS = "(thinking)"
 # Characters of other scripts that look like the letters of `from`.
 _LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "MATHEMATICAL", "MODIFIER")
 # How much of a tool's arguments or result is shown; --json has all of it.
@@ -46,12 +48,24 @@ def origin(message: dict[str, Any]) -> str:
 
 
 def speaker_and_text(message: dict[str, Any]) -> str:
-    """The mark of `origin` and the text; not escaped.
+    """The mark of `origin` and the text without empty lines around it; not escaped.
 
     Lines of the text that look like the mark get a backslash, so that no message can forge it.
     """
-    lines = text_of(message).split("\n")
+    text = text_of(message).strip("\n")
+    lines = (text or (ONLY_THOUGHTS if _has_thoughts(message) else "")).split("\n")
     return origin(message) + "\n".join("\\" + line if _imitates(line) else line for line in lines)
+
+
+def who_of(message: dict[str, Any]) -> str:
+    """The role as people see it, in one word that fits its column; escaped."""
+    role = str(message.get("role", "?"))
+    return "tool" if role in TOOL_ROLES else one_line(role)
+
+
+def _has_thoughts(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(isinstance(one, dict) and one.get("type") == "thinking" for one in content)
 
 
 def _imitates(line: str) -> bool:
@@ -75,7 +89,7 @@ def short(message: dict[str, Any]) -> str:
     """A message on one line, escaped."""
     text = speaker_and_text(message)
     if message.get("role") in TOOL_ROLES:
-        name = message.get("toolName") or message.get("role")
+        name = message.get("toolName") or "result"
         text = f"{name}{' failed' if message.get('isError') else ''}: {text[:MAX_TOOL_CHARS]}"
     return one_line(text)
 
@@ -86,7 +100,7 @@ def paragraph(
     """A message as `time role text`, further lines indented, followed by the files that came with it; escaped."""
     role = str(message.get("role", "?"))
     when = clock(moment_ms, present_ms)
-    who = pad(clip(one_line(role), ROLE_WIDTH), ROLE_WIDTH)
+    who = pad(clip(who_of(message), ROLE_WIDTH), ROLE_WIDTH)
     lead = f"{screen.paint(when, 'dim')} {screen.paint(who, _style(role))} "
     indent = " " * (len(when) + ROLE_WIDTH + 2)
     if role in TOOL_ROLES:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.cli.terminal.message import moment_of, paragraph, short, text_of
+from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, paragraph, short, text_of
 from sessiond.cli.terminal.screen import Screen, columns_of
 
 ANY = st.recursive(
@@ -43,6 +43,24 @@ def test_a_tool_result_is_one_line_with_the_tools_name() -> None:
     assert short(result) == "bash failed: a b"
     [line] = paragraph({**result, "content": "x" * 500}, None, 0, Screen(60))
     assert columns_of(line) == 60
+
+
+def test_the_role_of_a_tools_result_fits_its_column_and_a_missing_name_is_no_role() -> None:
+    for role in TOOL_ROLES:
+        [line] = paragraph({"role": role, "content": "hi"}, None, 0, Screen(80))
+        assert line == "--:--:-- tool      result: hi"
+
+
+def test_a_message_of_thoughts_alone_is_not_an_empty_line() -> None:
+    thoughts = {"type": "thinking", "thinking": "hm"}
+    assert short({"role": "assistant", "content": [thoughts]}) == "(thinking)"
+    assert short({"role": "assistant", "content": [thoughts, {"type": "text", "text": "yes"}]}) == "yes"
+    assert short({"role": "assistant", "content": []}) == ""
+
+
+def test_empty_lines_around_a_text_are_left_out() -> None:
+    message = {"role": "user", "content": "\n\none\n\n  two\n"}
+    assert paragraph(message, None, 0, Screen(80)) == ["--:--:-- user      one", "", "                     two"]
 
 
 def test_further_lines_are_aligned_under_the_first() -> None:
