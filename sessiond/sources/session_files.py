@@ -106,12 +106,15 @@ class SessionFiles:
         self._note_change()
         return session
 
-    def add_read(self, root: OpenRoot, file: ListedFile, read: Entry | OSError) -> None:
-        """Show what was read of a file that was there at the start, or note why it could not be."""
+    def add_read(self, root: OpenRoot, file: ListedFile, read: Entry | OSError, *, publish: bool) -> None:
+        """Show what was read of a file that is one of many, or note why it could not be."""
         if isinstance(read, OSError):
             self.note_failure(root, file.place, read)
         else:
-            self.add(root, file, read, publish=False)
+            session = self.add(root, file, read, publish=False)
+            if session is not None and publish:
+                # That it is there, not what is in it: many were moved here.
+                self._news.publish(session, "create", "found")
 
     def _gives_way(self, root: OpenRoot, rival: Session, file: ListedFile, entry: Entry) -> bool:
         """Whether another file of the same session is older, has no messages, or is gone; then its session is removed.

@@ -39,7 +39,8 @@ log = structlog.get_logger("sessiond.sources")
 
 # Read in one go in a thread before others have their turn.
 _BATCH = 16
-# The sessions in a folder that appears later are published if they are not more than these; more were moved there.
+# The messages in a folder that appears later are published if it has no more sessions; of more, which were moved there,
+# only that they are there.
 _MOST_PUBLISHED = 100
 
 
@@ -282,7 +283,7 @@ class Sources:
                 entries = [error] * len(batch)
             for (root, file), entry in zip(batch, entries, strict=True):
                 if entry is not None and self._roots.get(root.label) is root:
-                    self._files.add_read(root, file, entry)
+                    self._files.add_read(root, file, entry, publish=self.listed.is_set())
 
     async def _follow(self) -> None:
         while True:
@@ -344,9 +345,12 @@ class Sources:
         if root.files is not None:
             await self._check_database(root, "")
             return
-        listed = {file.place for file in await self._list(root, folder)}
-        gone = [place for place in root.places_below(folder) if place not in listed]
-        for count, place in enumerate([*sorted(listed), *gone]):
+        files, known = await self._list(root, folder), set(root.places_below(folder))
+        listed = {file.place for file in files}
+        gone = known - listed
+        if len(listed - known) > _MOST_PUBLISHED:
+            await self._add_listed([(root, file) for file in files if file.place not in known])
+        for count, place in enumerate([*sorted(listed), *sorted(gone)]):
             if count % 64 == 0:
                 await trio.lowlevel.checkpoint()
             await self._files.check(root, place)
