@@ -60,6 +60,9 @@ def _find_offline(key: str) -> dict[str, Any]:
     try:
         session = offline.find(store, key, _key_rules())
     except errors.SessiondError as error:
+        if import_module("sessiond.model.keys").is_foreign(key.strip()):
+            why = "and only a running daemon finds the sessions of other programs"
+            raise CommandFailed(f"no daemon runs, {why}, such as {key}", hint=START_IT, status=NOT_RUNNING) from None
         message = in_words_of_the_command_line(str(error))
         raise CommandFailed(f"{message} (no daemon runs; looked in {store})", status=NOT_FOUND) from None
     except OSError as error:

@@ -526,6 +526,8 @@ def test_the_path_of_a_transcript_is_found_without_a_daemon(started: Daemon) -> 
     assert json.loads(run(started, "path", "agent:main:notes", "--json")[1]) == told
     status, out, err = run(started, "path", "nothing")
     assert (status, out) == (4, "") and "no session 'nothing'" in err and str(started.store) in err
+    status, out, err = run(started, "path", "claude:0e821bfa-1111")
+    assert (status, out) == (3, "") and "sessions of other programs" in err and "sessiond serve" in err
     assert run(started, "path", "main", "--socket", str(started.socket))[0] == 3
     started.environ["SESSIOND_STORE"] = str(started.folder / "nowhere")
     status, _, err = run(started, "path", "main")
