@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 
 import trio
 
@@ -67,6 +68,12 @@ class OpenRoot:
         if directory == self.path:
             return ""
         return directory[len(self.path) + 1 :] if directory.startswith(self.path + "/") else None
+
+    def follows_parent(self, home: Path) -> bool:
+        """Whether the folder above it is to be watched, as a root moved together with that is not told of it. Not a
+        home: too much goes on in it, and nobody moves it.
+        """
+        return not self.is_kept and self.parent != os.path.realpath(home)
 
     def path_of(self, place: str) -> str:
         """The absolute path of what is at a path below the root."""

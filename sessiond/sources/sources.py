@@ -196,19 +196,19 @@ class Sources:
         except (OSError, ValueError) as error:
             if not (isinstance(error, OSError) and self._retries.retry_if_passing((name, ""), error)):
                 self._watch_above(name, wanted.path)
+                if isinstance(error, FileNotFoundError) and os.path.exists("/".join(self._missing.get(name, ()))):
+                    return self._open_root(name, wanted)
             return None
         self._roots[name] = root
         if root.is_kept:
             self._keeper.note_all(root.name)
-        elif root.parent != os.path.realpath(self._home):
-            # A root that is moved together with its folder is not told of it. The home is not watched: too much goes on
-            # in it, and nobody moves it.
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if root.follows_parent(self._home):
                 self._watches.add(root.parent, names_only=True)
         return root
 
     def _watch_above(self, name: str, path: Path) -> None:
-        """Watch the nearest folder above a missing root, in which the next one will appear."""
+        """Watch the nearest folder above a missing root, in which the next one will appear, or has by then."""
         while path != path.parent:
             above = os.path.realpath(path.parent)
             try:
@@ -228,7 +228,8 @@ class Sources:
     def _is_watched(self, path: str) -> bool:
         """Whether a folder is watched for another reason too."""
         return any(path == above for above, _ in self._missing.values()) or any(
-            path == root.parent or root.place_of(path) in root.watched for root in self._roots.values()
+            (path == root.parent and root.follows_parent(self._home)) or root.place_of(path) in root.watched
+            for root in self._roots.values()
         )
 
     def _close_root(self, root: OpenRoot, reason: str, *, is_gone: bool = True) -> None:

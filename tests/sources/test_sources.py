@@ -125,6 +125,13 @@ async def test_a_folder_that_appears_later_is_picked_up(tmp_path: Path, home: Pa
         await followed.wait_until(lambda: followed.keys == {key_of(1)})
 
 
+async def test_a_program_that_is_installed_beside_another_one_is_picked_up(tmp_path: Path, home: Path) -> None:
+    (home / ".claude" / "projects").mkdir(parents=True)
+    async with followed_sources(tmp_path, home) as followed:
+        pi_file(home, 1, "one")
+        await followed.wait_until(lambda: followed.keys == {key_of(1)}, "the folder was not noticed")
+
+
 async def test_a_removed_file_takes_its_session_along(followed: FollowedSources, home: Path) -> None:
     _, reader = followed.parts.follow(None)
     pi_file(home, 1, header=False).unlink()
