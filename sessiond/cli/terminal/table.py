@@ -93,7 +93,7 @@ def _line(cells: list[tuple[Column, str, str | None]], widths: dict[Column, int]
         fitted = column.fit(text, widths[column])
         is_last = column is cells[-1][0] and not column.right
         padded = fitted if is_last else pad(fitted, widths[column], right=column.right)
-        parts.append(screen.paint(padded, style))
+        parts.append(screen.paint(padded, style) if text else padded)
     return GAP.join(parts).rstrip()
 
 

@@ -90,5 +90,11 @@ def test_colour_is_outside_the_padding() -> None:
     ]
 
 
+def test_an_empty_cell_has_no_style() -> None:
+    columns = (Column("A", lambda row: row[0], style="red"), Column("B", lambda row: row[1]))
+    _, first, second = render(columns, [("x", "1"), ("", "2")], Screen(40, colour=True))
+    assert (first, second) == ("\x1b[31mx\x1b[0m  1", "   2")
+
+
 def test_pairs_are_aligned_and_unknown_values_left_out() -> None:
     assert pairs({"store": "/s", "pid": 7, "agents": None}, Screen(80)) == ["store  /s", "pid    7"]
