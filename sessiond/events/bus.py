@@ -72,6 +72,12 @@ class EventBus:
             if not known_only or subscription.has_known(key):
                 subscription.switch_session(key, place)
 
+    def read_whole(self, key: str, place: FollowPlace) -> None:
+        """Whoever follows this key, not merely everything, reads its session from `place`, its beginning."""
+        for subscription in self._followers(key):
+            if key in subscription.keys:
+                subscription.switch_session(key, place)
+
     def reread(self, key: str, place: FollowPlace, *, live: bool) -> None:
         """The file of a session was rewritten: its followers read it again from `place`, its beginning."""
         for subscription in self._followers(key):

@@ -196,6 +196,11 @@ class TranscriptFeed:
         self.publish(session, "reset" if rivals else "create", "found")
         self._publisher.switch_followers(session)
 
+    def session_completed(self, session: Session) -> None:
+        """All of a session was read, of which only the ends were: who follows its key reads it from its start."""
+        self.publish(session, "patch", "read")
+        self._bus.read_whole(session.key, FollowPlace(session.session_id, 0, 0))
+
     def session_disappeared(self, session: Session, reason: str) -> None:
         """The file of a session was removed or moved. If an older session has its key now, that one is followed."""
         self.changed.set()

@@ -48,6 +48,9 @@ class SessionNews(Protocol):
     def session_disappeared(self, session: Session, reason: str) -> None:
         """The session has left the catalog."""
 
+    def session_completed(self, session: Session) -> None:
+        """All of the session was read, of which only the ends were."""
+
     def publish(self, session: Session, phase: Phase, reason: str | None) -> None:
         """The session's row changed."""
 
@@ -336,7 +339,7 @@ class SessionFiles:
 
     async def _on_folded(self, session: Session, got: Advance) -> None:
         self._catalog.replace(session, got.entry)
-        self._news.publish(session, "patch", "read")
+        self._news.session_completed(session)
         self._note_change()
         root = self._root_of(session)
         if root is not None:

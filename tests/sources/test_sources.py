@@ -24,7 +24,7 @@ from support.foreign_sessions import (
 )
 from support.shortage import free_descriptors, refused_threads
 
-from sessiond.model.event import ChangedEvent, MessageEvent
+from sessiond.model.event import ChangedEvent
 from sessiond.sources import pi, reading
 from sessiond.store.store import Custom
 
@@ -399,39 +399,3 @@ async def test_a_save_that_the_end_of_the_daemon_interrupts_is_made_up_for(
         await followed.sources.save()
     await followed.sources.save()
     assert (tmp_path / "store" / "cache" / "sources.jsonl").exists()
-
-
-@pytest.mark.parametrize("what", [".pi", ".pi/agent/sessions/-many"])
-async def test_many_sessions_that_appear_at_once_are_each_created_and_their_messages_flood_nobody(
-    tmp_path: Path, home: Path, what: str
-) -> None:
-    for number in range(130):
-        pi_file(home / "away", number, "hello", "again", folder="-many")
-    (home / what).parent.mkdir(parents=True, exist_ok=True)
-    async with followed_sources(tmp_path, home) as followed:
-        _, reader = followed.parts.follow(None)
-        os.rename(home / "away" / what, home / what)
-        await reader.wait_until(lambda: len(reader.events) >= 130)
-        created = [event.key for event in reader.events if isinstance(event, ChangedEvent) and event.phase == "create"]
-        assert sorted(created) == sorted(map(key_of, range(130)))
-        assert set(reader.summaries) == {"changed:create"}
-        _, reader = followed.parts.follow(key_of(7))
-        pi_file(home, 7, "three", folder="-many", header=False)
-        await reader.wait_until(lambda: len(reader.events) >= 1)
-
-
-async def test_what_is_appended_after_a_long_session_was_asked_for_comes_as_messages(
-    tmp_path: Path, home: Path
-) -> None:
-    path = write_long(home, 1)
-    async with followed_sources(tmp_path, home) as followed:
-        session = followed.parts.session(key_of(1))
-        append(path, pi_line("while it is partial"))
-        await followed.sources.complete(session)
-        before = session.entry.message_count
-        _, reader = followed.parts.follow(key_of(1))
-        append(path, pi_line("first"))
-        append(path, pi_line("second"))
-        await reader.wait_until(lambda: len(reader.events) >= 2)
-        assert [type(event) for event in reader.events] == [MessageEvent, MessageEvent]
-        assert session.entry.message_count == before + 2
