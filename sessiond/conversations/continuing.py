@@ -170,9 +170,10 @@ def _look_at(agent: AgentConfig, workspace: Path, cwd: str, transcript: str) -> 
 
 
 def _cannot_fork(program: str, original: Session) -> Unsupported:
+    newer = ", or install a newer one" if program in PRESETS else ""
     return Unsupported(
         f"{program} as it is here cannot go on with a copy of a session, and sessiond does not change"
-        f" {original.key} itself: go on with it in {program}, or install a newer one",
+        f" {original.key} itself: go on with it in {program}{newer}",
         code="cannot_fork",
     )
 

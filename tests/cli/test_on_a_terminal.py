@@ -82,6 +82,14 @@ def test_without_a_pager_output_is_printed_directly(fake: FakeDaemon, terminal: 
     assert "agent:main:29" in terminal("list", PAGER=pager)
 
 
+@pytest.mark.parametrize("kind", ["", "dumb"])
+def test_nothing_is_paged_on_a_terminal_of_unknown_kind(
+    fake: FakeDaemon, terminal: Callable[..., str], kind: str
+) -> None:
+    answer_with_sessions(fake, 30)
+    assert "paged" not in terminal("list", PAGER="sed 's/^/paged: /'", TERM=kind)
+
+
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colour_can_be_turned_off(fake: FakeDaemon, terminal: Callable[..., str], environment: dict[str, str]) -> None:
     answer_with_one_session(fake)

@@ -26,7 +26,8 @@ def show_paged(texts: Sequence[str]) -> None:
     pager = os.environ.get("SESSIOND_PAGER") or os.environ.get("PAGER") or "less"
     import subprocess
 
-    if pager == "cat" or os.environ.get("TERM") == "dumb":
+    # Without a kind of terminal `less` asks before it shows anything.
+    if pager == "cat" or os.environ.get("TERM", "") in ("", "dumb"):
         lines(texts)
         return
     sys.stdout.flush()
