@@ -173,6 +173,7 @@ def at_rest(daemon: Daemon, wanted: Held | None = None) -> Held:
         time.sleep(0.1)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at the descriptors of a daemon")
 def test_days_of_changes_leave_nothing_behind(daemon: Daemon, tmp_path: Path) -> None:
     programs = BusyPrograms(tmp_path)
     daemon.start()
