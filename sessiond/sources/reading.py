@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from sessiond.errors import Unsupported
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.foreign_fold import begin_foreign
@@ -22,6 +23,7 @@ from sessiond.model.line_facts import FIRST_WORDS
 from sessiond.model.source_facts import SourceFacts
 from sessiond.sources.finder import BadName, FoundFile, SourceFinder
 from sessiond.store import dirfd, folding, transcript
+from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
 
 # So much of each end of a file is read for its row until the file is folded whole; shorter files are folded at once.
@@ -108,6 +110,17 @@ def describe_unusable(look: os.stat_result) -> str | None:
     if stat.S_ISLNK(look.st_mode):
         return "a symlink; it is not followed"
     return None if stat.S_ISREG(look.st_mode) else "not a regular file"
+
+
+def refuse_compressed(session: Session) -> None:
+    """Unsupported for a session that is known only by its name, because its file is compressed."""
+    if session.is_partial and session.place.endswith(".zst"):
+        raise Unsupported(
+            f"the transcript of {session.key} is compressed with zstd, which this sessiond cannot read:"
+            " unpack it with `unzstd`, or install the package `zstandard`",
+            code="compressed",
+            package="zstandard",
+        )
 
 
 class FileReader:

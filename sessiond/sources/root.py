@@ -13,9 +13,11 @@ from sessiond.sources import reading
 from sessiond.sources.event_files import EventFiles
 from sessiond.sources.finder import BadName, SourceRoot, is_text
 from sessiond.sources.reading import FileReader, ListedFile, Listing, describe_unusable
+from sessiond.sources.watching import FolderWatches
 from sessiond.store import dirfd
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
+from sessiond.store.presence import is_at
 
 # So many files with something wrong are remembered for `doctor`.
 MAX_ODD = 1000
@@ -50,6 +52,7 @@ class OpenRoot:
         self.shadowed: dict[str, str] = {}
         self.odd: dict[str, str] = {}
         self.watched: set[str] = set()
+        self.is_parent_watched = False
 
     @property
     def name(self) -> str:
@@ -74,6 +77,17 @@ class OpenRoot:
         home: too much goes on in it, and nobody moves it.
         """
         return not self.is_kept and self.parent != os.path.realpath(home)
+
+    def watch_parent(self, watches: FolderWatches) -> None:
+        """Watch the folder above it."""
+        with contextlib.suppress(OSError):
+            watches.add(self.parent, names_only=True)
+            self.is_parent_watched = True
+
+    def is_lost(self, directory: str) -> bool:
+        """Whether the root is not at its path any more, which an event in this folder may mean."""
+        may_be = self.is_parent_watched and directory in (self.parent, self.path)
+        return may_be and not is_at(self.path, self.folder.fd)
 
     def path_of(self, place: str) -> str:
         """The absolute path of what is at a path below the root."""

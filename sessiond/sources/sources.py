@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from sessiond.config.settings import SourcesConfig
-from sessiond.errors import Unsupported, reason_of
+from sessiond.errors import reason_of
 from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.watch import Kind
@@ -31,7 +31,6 @@ from sessiond.sources.snapshot import SnapshotSaver
 from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
-from sessiond.store.presence import is_at
 from sessiond.store.store import SessionStore
 from sessiond.tasks import own_threads
 
@@ -91,13 +90,7 @@ class Sources:
 
     async def complete(self, session: Session) -> None:
         """Return when the session was read whole. StorageError or Unsupported where it cannot be read."""
-        if session.is_partial and session.place.endswith(".zst"):
-            raise Unsupported(
-                f"the transcript of {session.key} is compressed with zstd, which this sessiond cannot read:"
-                " unpack it with `unzstd`, or install the package `zstandard`",
-                code="compressed",
-                package="zstandard",
-            )
+        reading.refuse_compressed(session)
         await self._files.queue.complete(session)
 
     async def save(self) -> None:
@@ -202,9 +195,8 @@ class Sources:
         self._roots[name] = root
         if root.is_kept:
             self._keeper.note_all(root.name)
-        with contextlib.suppress(OSError):
-            if root.follows_parent(self._home):
-                self._watches.add(root.parent, names_only=True)
+        if root.follows_parent(self._home):
+            root.watch_parent(self._watches)
         return root
 
     def _watch_above(self, name: str, path: Path) -> None:
@@ -228,7 +220,7 @@ class Sources:
     def _is_watched(self, path: str) -> bool:
         """Whether a folder is watched for another reason too."""
         return any(path == above for above, _ in self._missing.values()) or any(
-            (path == root.parent and root.follows_parent(self._home)) or root.place_of(path) in root.watched
+            (path == root.parent and root.is_parent_watched) or root.place_of(path) in root.watched
             for root in self._roots.values()
         )
 
@@ -303,10 +295,14 @@ class Sources:
             found = await self._open_roots()
         for root in list(self._roots.values()):
             folder = root.place_of(event.directory)
+            if folder == "" and isinstance(event, NameGone) and not root.is_kept:
+                # Its removal may follow, which the root itself is not told of as long as it is open.
+                root.watch_parent(self._watches)
+            if root.is_lost(event.directory):
+                self._close_root(root, "its folder was moved away")
+                found += await self._open_roots()
+                continue
             if folder is None:
-                if event.directory == root.parent and not is_at(root.path, root.folder.fd):
-                    self._close_root(root, "its folder was moved away")
-                    found += await self._open_roots()
                 continue
             place = f"{folder}/{event.name}" if folder and event.name else folder or event.name
             if isinstance(event, NameChanged):
@@ -363,6 +359,9 @@ class Sources:
             if not place:
                 self._close_root(root, "its folder was removed")
                 return await self._open_roots()
+            # A root that was opened anew may have watched it already: it may be there again.
+            await self._check_folder(root, place)
+            return []
         for known in root.places_below(place):
             await self._files.check(root, known)
         return []

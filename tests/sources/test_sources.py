@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from support.shortage import free_descriptors, refused_threads
 
 from sessiond.model.event import ChangedEvent
 from sessiond.sources import pi, reading
+from sessiond.sources.table import SOURCE_NAMES
 from sessiond.store.store import Custom
 
 LONG = "x" * 1000
@@ -130,6 +132,24 @@ async def test_a_program_that_is_installed_beside_another_one_is_picked_up(tmp_p
     async with followed_sources(tmp_path, home) as followed:
         pi_file(home, 1, "one")
         await followed.wait_until(lambda: followed.keys == {key_of(1)}, "the folder was not noticed")
+
+
+async def test_the_folder_of_a_program_that_is_removed_and_comes_again_is_followed(tmp_path: Path, home: Path) -> None:
+    def write(number: int) -> None:
+        body = {"type": "user", "uuid": "u", "timestamp": "2026-01-02T03:04:05.000Z"}
+        project = home / ".claude" / "projects" / "-work"
+        project.mkdir(parents=True, exist_ok=True)
+        line = json.dumps(body | {"message": {"role": "user", "content": "hello"}})
+        (project / f"{UUID.format(number)}.jsonl").write_text(line + "\n")
+
+    write(1)
+    # As where every program is installed: then nobody waits for a folder in the home, which is not watched.
+    others = "".join(f"[sources.{name}]\nenabled = false\n" for name in SOURCE_NAMES if name != "claude")
+    async with followed_sources(tmp_path, home, config=others) as followed:
+        for number in (2, 3, 4):
+            shutil.rmtree(home / ".claude")
+            write(number)
+            await followed.wait_until(lambda: followed.keys == {f"claude:{UUID.format(number)}"})  # noqa: B023
 
 
 async def test_a_removed_file_takes_its_session_along(followed: FollowedSources, home: Path) -> None:
