@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The cursor before the first message of a session.
 START = "start"
-_NOTHING = ("", 0, 0, None)
+_NOTHING = ("", 0, 0, 0, None)
 
 
 class FollowState:
@@ -38,8 +38,8 @@ class FollowState:
         self.cursor = cursor
         self._with_changes = with_changes
         self._confirmed = False
-        # sessionKey -> sessionId, the highest seq, and the offset behind what was delivered last, with its messageId
-        self._last_seen: dict[str, tuple[str, int, int, object]] = {}
+        # sessionKey -> sessionId, the highest seq; of what was delivered last: the offset behind it, seq and messageId
+        self._last_seen: dict[str, tuple[str, int, int, int, object]] = {}
         self._cursors: dict[str, str] = {}  # sessionKey -> the cursor up to which all messages were delivered
         self._names: dict[str, str] = {}  # key in the list (`main`) -> key in events
         self._replaying: set[str] = set()  # sessions whose replay has not begun: live messages are replayed too
@@ -57,12 +57,14 @@ class FollowState:
             return False
         if event.name == "session.message":
             session_id, seq, offset = event.get("sessionId"), event.get("seq"), _offset_of(event.get("cursor"))
-            had_id, had_seq, had_offset, had_message = self._last_seen.get(key, _NOTHING)
+            had_id, had_seq, had_offset, last_seq, had_message = self._last_seen.get(key, _NOTHING)
             message_id = event.get("messageId")
             is_known = session_id == had_id and seq <= had_seq
             # A line may change several messages, which then have the same cursor.
             is_beside = offset == had_offset >= 0 and had_message not in (None, message_id)
-            has_grown = is_known and (offset > had_offset or is_beside)
+            # Where the file was replaced by an older copy meanwhile, another message may have the same number.
+            is_other = seq == last_seq and had_message not in (None, message_id)
+            has_grown = is_known and ((offset > had_offset and not is_other) or is_beside)
             if key in self._replaying:
                 if has_grown:
                     return True  # perhaps live, so what lies before it may still be replayed
@@ -72,7 +74,7 @@ class FollowState:
             elif is_known and not has_grown:
                 return False
             highest = max(seq, had_seq) if session_id == had_id else seq
-            self._last_seen[key] = (session_id, highest, offset, message_id)
+            self._last_seen[key] = (session_id, highest, offset, seq, message_id)
             self._note_cursor(key, event)
         elif event.name == "session.resync":
             if event.get("reason") != "lagged":  # the file has another content now, all of which is new
@@ -142,7 +144,7 @@ class FollowState:
         key, cursor = self._names.get(row["key"], row["key"]), row.get("cursor")
         if cursor is not None and key not in self._cursors:
             self._cursors[key] = cursor
-            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0), _offset_of(cursor), None
+            self._last_seen[key] = row["sessionId"], row.get("messageCount", 0), _offset_of(cursor), 0, None
 
     def _resume(self, name: str, key: str) -> Plan:
         """Let the daemon replay the missed messages of a session, as events on this connection."""

@@ -329,11 +329,29 @@ def test_a_message_that_grows_after_its_row_was_listed_is_delivered() -> None:
 
 def test_a_live_part_does_not_hide_what_a_replay_still_brings() -> None:
     follow = FollowState(None, None)
-    follow._last_seen["c"] = ("s", 2, 20, "m")
+    follow._last_seen["c"] = ("s", 2, 20, 2, "m")
     follow._replaying.add("c")
     events = [growing(60, 2, "m", "abc"), growing(70, 4, "n", "live"), growing(30, 3, "r", "result")]
     events += [growing(60, 2, "m", "abc"), growing(70, 4, "n", "on")]
     assert texts_of(list(filter(follow.take, events))) == ["abc", "result", "abc", "on"]
+
+
+def test_another_message_under_a_known_number_has_not_grown() -> None:
+    """An older copy of the file was put back: the replay begins with a resync, and brings the live message too."""
+    follow = FollowState(None, None)
+    assert [follow.take(growing(10, 1, "u", "go")), follow.take(growing(20, 2, "m", "before"))] == [True, True]
+    follow._replaying.add("c")
+    assert not follow.take(growing(30, 2, "n", "after the copy"))
+    resync = Event("session.resync", {"sessionKey": "c", "reason": "rewritten", "cursor": f"0-0-{'0' * 20}"})
+    events = [resync, growing(10, 1, "u", "go"), growing(30, 2, "n", "after the copy")]
+    assert all(map(follow.take, events))
+
+
+def test_a_message_beside_the_one_delivered_last_may_grow() -> None:
+    follow = FollowState("c", None)
+    events = [growing(20, 2, "m", "a"), growing(30, 3, "r", "result"), growing(40, 2, "m", "ab")]
+    events += [growing(50, 3, "r", "results"), growing(60, 2, "m", "abc")]
+    assert all(map(follow.take, events))
 
 
 def test_messages_that_one_line_changes_are_all_delivered() -> None:
