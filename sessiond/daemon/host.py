@@ -159,24 +159,26 @@ class DaemonHost:
             deadline_ms=deadline,
             token_file=token_file,
             native_session_id=entry.native_session_id,
-            **self._continuation_fields(entry),
+            **self._folder_fields(entry),
             turn=request.turn,
             max_turns=request.max_turns,
             sandboxed=sandboxed,
             history=partial(self._history, run),
         )
 
-    def _continuation_fields(self, entry: Entry) -> dict[str, Any]:
-        """The fields of the RunSpec of a session that goes on with another program's: in the folder of that."""
+    def _folder_fields(self, entry: Entry) -> dict[str, Any]:
+        """The fields of the RunSpec that say where the session begins: its folder, and the session that it goes on
+        with.
+        """
+        cwd = Path(entry.own_folder) if entry.own_folder is not None else None
         if entry.continues is None:
-            return {}
+            return {"cwd": cwd}
         original = self._store.catalog.by_key.get(entry.continues)
         used = file = None
         if original is not None:
             had = original.entry
             parts = (had.input_tokens, had.output_tokens, had.cache_read, had.cache_write)
             used, file = Usage(*(count or 0 for count in parts)), Path(original.path)
-        cwd = Path(entry.cwd) if entry.cwd and os.path.isabs(entry.cwd) else None
         return {"fork_of": rest_of(entry.continues), "fork_usage": used, "fork_file": file, "cwd": cwd}
 
     async def _history(self, run: Run) -> list[msgspec.Raw]:

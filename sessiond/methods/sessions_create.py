@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from sessiond.conversations.working_folder import require_folder
 from sessiond.errors import InvalidParams, NotFound, quote
 from sessiond.methods import chat_send
-from sessiond.methods.params import AgentIdText, Line, MessageText, Params, Result, says
+from sessiond.methods.params import AgentIdText, Line, MessageText, Params, Result, check_by, check_folder, says
 from sessiond.methods.send_target import require_target
 from sessiond.methods.services import Context
-from sessiond.model.keys import agent_of, is_foreign, is_inbox
+from sessiond.model.keys import agent_of, is_foreign, is_inbox, rest_of
 from sessiond.model.record import ENTRY
+from sessiond.policy.spawn import is_sandboxed
 from sessiond.rpc.method import Method
-from sessiond.sessions import resolve
+from sessiond.sessions import listing, resolve
 from sessiond.sessions.patch import check_model, claimed_label
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom
@@ -28,6 +30,10 @@ class SessionsCreateParams(Params, frozen=True, kw_only=True):
     ] = None
     label: Annotated[Line | None, says("A label, unique among the sessions of the agent.")] = None
     model: Annotated[str | None, says("The model of the session.", default="the agent's")] = None
+    cwd: Annotated[
+        Annotated[str, check_by(check_folder, "an absolute path")] | None,
+        says("The folder in which a new session works; it has to exist.", default="the agent's workspace"),
+    ] = None
     parent_session_key: Annotated[
         str | None, says("The parent of the new session: it becomes that session's child.")
     ] = None
@@ -84,12 +90,33 @@ async def _get_or_create(
     if ctx.caller.sandboxed and key not in services.store.catalog.by_key:
         entry["sandboxed"] = True
     parts = [Custom(ENTRY, entry)] if entry else []
+    cwd = await _chosen_folder(ctx, params, key)
+    made = [Custom(ENTRY, {**entry, "keepsCwd": True})] if cwd is not None else parts
     session, created = await services.session_changes.ensure(
-        key, agent_id, cwd=str(services.workspace(agent_id)), parts=parts
+        key, agent_id, cwd=cwd or str(services.workspace(agent_id)), parts=made
     )
     if not created and parts:
         await services.store.append(session, parts)
     return session, created
+
+
+async def _chosen_folder(ctx: Context, params: SessionsCreateParams, key: str) -> str | None:
+    """The folder for a new session. InvalidParams, or Forbidden, where its agent cannot work there."""
+    services, agent_id = ctx.services, agent_of(key)
+    if params.cwd is None:
+        return None
+    agent = services.config.agent(agent_id)
+    is_main = rest_of(key) == services.config.session.main_key
+    sandboxed = agent is not None and is_sandboxed(agent.sandbox.mode, is_main=is_main)
+    cwd = listing.normalize_folder(params.cwd)
+    await require_folder(
+        cwd,
+        agent_id=agent_id,
+        workspace=services.workspace(agent_id),
+        sandboxed=sandboxed or ctx.caller.sandboxed,
+        field="$.cwd",
+    )
+    return cwd
 
 
 def _key(ctx: Context, params: SessionsCreateParams) -> str:

@@ -97,7 +97,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     `is_named_otherwise` says that the id in the header is not that of the file name, `is_copy` that the header has a
     key as well: the daemon names a file by the id in its header, so this one is a copy. `title` are the first words
-    that a person typed. `source` is None for our own sessions; of others it has the title.
+    that a person typed. `source` is None for our own sessions; of others it has the title. `keeps_cwd`: the session was
+    made for the folder `cwd`, which is not the agent's workspace.
     """
 
     session_id: str
@@ -132,6 +133,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     spawn: Spawn | None = None
     native_session_id: str | None = None
     continues: ForeignKey | None = None
+    keeps_cwd: bool | None = None
     inbox_cursor: str | None = None
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -151,6 +153,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     talks: tuple[ConversationRef, ...] = ()
     source: SourceFacts | None = None
     file: FileFacts = FileFacts()
+
+    @property
+    def own_folder(self) -> str | None:
+        """The absolute path of the folder in which its runs start; None: the agent's workspace."""
+        is_chosen = self.keeps_cwd is True or self.continues is not None
+        return self.cwd if is_chosen and self.cwd is not None and self.cwd.startswith("/") else None
 
     @property
     def is_plausible(self) -> bool:

@@ -55,8 +55,8 @@ async def accept_with_files(
             journal.complete(attachments_id)
             raise
         handed: dict[str, Any] = msgspec.to_builtins(receipt)
-        # What goes on with another program's session works in the folder of that.
-        notice = describe(receipt, origin=_ORIGIN, root=workspace if session.entry.continues is not None else None)
+        # A session may work in another folder than the workspace.
+        notice = describe(receipt, origin=_ORIGIN, root=workspace if session.entry.own_folder is not None else None)
         request = replace(
             request,
             message=add_images(request.message, prepared),

@@ -49,6 +49,7 @@ _KEPT = {
     "sandboxed": "sandboxed",
     "spawn": "spawn",
     "continues": "continues",
+    "keeps_cwd": "keepsCwd",
 }
 
 

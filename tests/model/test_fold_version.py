@@ -10,7 +10,7 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (11, "4b679bfce0f2a1bc8130196c")
+PINNED = (11, "f5e2dc780a67209a49dfd77a")
 
 
 def source_of_the_fold() -> str:
