@@ -12,6 +12,13 @@ import msgspec
 
 Thinking = Literal["off", "minimal", "low", "medium", "high", "adaptive", "xhigh"]
 Preset = Literal["claude", "codex", "gemini", "opencode", "pi"]
+# The programs that speak ACP themselves or have an adapter of their makers.
+AcpPreset = Literal["claude", "codex", "gemini", "opencode"]
+Permission = Literal["ask", "allow", "deny"]
+# ToolKind of the schema of ACP v1: what an agent says its tool call does.
+ToolKind = Literal[
+    "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"
+]  # fmt: skip
 
 AgentId = Annotated[
     str,
@@ -60,7 +67,12 @@ class SandboxConfig(Table, frozen=True):
 
 
 class RuntimeConfig(Table, frozen=True):
-    """How an agent is run. A `preset` stands for command, input and output of a known agent program."""
+    """How an agent is run. A `preset` stands for command, input and output of a known agent program.
+
+    From `permissions` on, the keys are those of `type = "acp"`. `permission_rules` come before `permissions`.
+    `permission_timeout_seconds` 0: for as long as the turn. `authenticate` is the id of the method by which the agent
+    is told to authenticate; None: it is not told to.
+    """
 
     type: Literal["exec", "attached", "echo", "acp"]
     command: Command = ()
@@ -68,6 +80,14 @@ class RuntimeConfig(Table, frozen=True):
     output: Literal["text", "jsonl"] = "text"
     env: dict[str, str] = {}
     preset: Preset | None = None
+    permissions: Permission = "ask"
+    permission_rules: dict[ToolKind, Permission] = {}
+    permission_timeout_seconds: Seconds = 0
+    idle_seconds: Seconds = 7200
+    max_sessions: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
+    start_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60
+    grace_seconds: Seconds = 5
+    authenticate: Word | None = None
 
     @property
     def understands_steps(self) -> bool:
@@ -77,7 +97,7 @@ class RuntimeConfig(Table, frozen=True):
         return self.type not in ("echo", "exec") or self.preset is not None or self.input == "json"
 
     def __hash__(self) -> int:
-        """Leaves out `env`, a dict, which has no hash. Agent configurations are keys of the runtimes built for them."""
+        """Leaves out the dicts, which have no hash. Agent configurations are keys of the runtimes built for them."""
         return hash((self.type, self.command, self.input, self.output, self.preset))
 
 

@@ -8,13 +8,35 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from sessiond.config.agents import AcpPreset
 from sessiond.config.source import ConfigText, KeyPath, show
 from sessiond.patterns import compile_pattern
 
 _INHERITED_TABLES = ("sandbox", "subagents")
 _INHERITED_VALUES = ("model", "workspace")
+# The keys of a runtime's table that are not for every type, and the types that have them.
+_STARTED = ("exec", "acp")
+_TYPES_OF_KEY = {
+    **dict.fromkeys(("command", "env", "preset"), _STARTED),
+    **dict.fromkeys(("input", "output"), ("exec",)),
+    **dict.fromkeys(
+        (
+            "permissions",
+            "permissionRules",
+            "permissionTimeoutSeconds",
+            "idleSeconds",
+            "maxSessions",
+            "startSeconds",
+            "graceSeconds",
+            "authenticate",
+        ),
+        ("acp",),
+    ),
+}
+# One process of an ACP agent has the runs of many sessions.
+_OF_A_RUN = re.compile(r"\{(sessionId|sessionKey|model|runId)\}")
 
 
 def listen_address(text: str) -> tuple[str, int] | None:
@@ -46,6 +68,7 @@ def check(source: ConfigText) -> None:
             raise source.error(path, str(error)) from None
     _check_http(source, data.get("http", {}))
     _check_agents(source, data.get("agents", {}))
+    _check_acp(source, data)
     for name, table in data.get("sources", {}).items():
         if isinstance(table, dict):
             _check_path(source, ("sources", name, "path"), table.get("path"))
@@ -111,10 +134,12 @@ def expand(text: str) -> Path | None:
 
 
 def _check_runtime(source: ConfigText, path: KeyPath, runtime: dict[str, Any]) -> None:
-    if runtime["type"] in ("attached", "echo"):
-        for key in ("command", "input", "output", "env", "preset"):
-            if key in runtime:
-                raise source.error((*path, key), f'is for type = "exec" only; this runtime is {show(runtime["type"])}')
+    kind = runtime["type"]
+    for key in runtime:
+        types = _TYPES_OF_KEY.get(key, (kind,))
+        if kind not in types:
+            words = " or ".join(map(show, types))
+            raise source.error((*path, key), f"is for type = {words} only; this runtime is {show(kind)}")
     for name in runtime.get("env", {}):
         if not name or "=" in name or "\0" in name:
             raise source.error((*path, "env", name), "is no name that an environment can have")
@@ -122,8 +147,49 @@ def _check_runtime(source: ConfigText, path: KeyPath, runtime: dict[str, Any]) -
         for key in ("input", "output"):
             if key in runtime:
                 raise source.error((*path, key), f"comes with preset = {show(runtime['preset'])}; leave it out")
-    elif runtime["type"] == "exec" and "command" not in runtime:
-        raise source.error(path, 'needs a command or a preset, like command = ["my-agent"] or preset = "claude"')
+    elif kind in _STARTED and "command" not in runtime:
+        example = '["my-agent"]' if kind == "exec" else '["my-agent", "--acp"]'
+        raise source.error(path, f'needs a command or a preset, like command = {example} or preset = "claude"')
+    if kind == "acp":
+        _check_acp_runtime(source, path, runtime)
+
+
+def _check_acp_runtime(source: ConfigText, path: KeyPath, runtime: dict[str, Any]) -> None:
+    preset, known = runtime.get("preset"), get_args(AcpPreset)
+    if preset is not None and preset not in known:
+        raise source.error(
+            (*path, "preset"),
+            f'has no ACP form for {show(preset)}, only for {", ".join(known)}: use type = "exec", or name a program '
+            "that speaks ACP in command",
+        )
+    texts: list[tuple[KeyPath, str]] = [
+        (("command", index), word) for index, word in enumerate(runtime.get("command", ()))
+    ]
+    texts += [(("env", name), value) for name, value in runtime.get("env", {}).items()]
+    for place, text in texts:
+        of_a_run = _OF_A_RUN.search(text)
+        if of_a_run:
+            raise source.error(
+                (*path, *place), f"has {of_a_run[0]}, but one process of this agent has many sessions; leave it out"
+            )
+
+
+def _check_acp(source: ConfigText, data: dict[str, Any]) -> None:
+    wanted = data.get("acp", {}).get("defaultAgent")
+    speaking = [one["id"] for one in data.get("agents", {}).get("list", ()) if one["runtime"]["type"] == "acp"]
+    if wanted is not None and wanted not in speaking:
+        names = f"these are: {', '.join(speaking)}" if speaking else "there is none"
+        raise source.error(("acp", "defaultAgent"), f'must be an agent with type = "acp", not {show(wanted)}; {names}')
+
+
+def applicable_keys(runtime: dict[str, Any]) -> dict[str, Any]:
+    """The table of a runtime, without the keys and the empty command that it may not have in a file."""
+    kind, by_preset = runtime["type"], ("input", "output") if runtime.get("preset") else ()
+    return {
+        key: value
+        for key, value in runtime.items()
+        if kind in _TYPES_OF_KEY.get(key, (kind,)) and key not in by_preset and (value or key != "command")
+    }
 
 
 def inherit(data: dict[str, Any], *, default_agent: dict[str, Any]) -> dict[str, Any]:

@@ -231,6 +231,12 @@ class SourcesConfig(Table, frozen=True):
         return found
 
 
+class AcpConfig(Table, frozen=True):
+    """`default_agent` is the agent of spawns with `runtime: "acp"` that name none."""
+
+    default_agent: AgentId | None = None
+
+
 class Config(Table, frozen=True):
     """The whole configuration. `Config()` is that of an empty file."""
 
@@ -245,6 +251,7 @@ class Config(Table, frozen=True):
     watch: WatchConfig = WatchConfig()
     delivery: DeliveryConfig = DeliveryConfig()
     sources: SourcesConfig = SourcesConfig()
+    acp: AcpConfig = AcpConfig()
 
     def default_agent(self) -> str:
         """The id of the agent with `default = true`, else of the first."""
@@ -305,9 +312,14 @@ def parse(text: str, name: str = "config.toml") -> Config:
 
 
 def to_document(config: Config) -> dict[str, Any]:
-    """The whole configuration as plain JSON values under the documented names, without what is not set."""
+    """The whole configuration as plain JSON values under the documented names, without what is not set.
+
+    A runtime has the keys of its type only, so that the document is a configuration as well.
+    """
     found = msgspec.to_builtins(config, enc_hook=str)
     assert isinstance(found, dict)
+    for agent in found["agents"]["list"]:
+        agent["runtime"] = config_rules.applicable_keys(agent["runtime"])
     return _without_none(found)
 
 

@@ -17,7 +17,7 @@ def warnings(agents: tuple[AgentConfig, ...]) -> list[tuple[str, str]]:
         if writer.sandbox.mode == "off":
             continue
         for reader in agents:
-            if reader.sandbox.mode == "all" or reader.runtime.type not in ("exec", "attached"):
+            if reader.sandbox.mode == "all" or reader.runtime.type == "echo":
                 continue
             what = _shared_workspace(writer, reader)
             if what is not None:

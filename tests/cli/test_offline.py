@@ -47,11 +47,18 @@ def test_an_invalid_configuration_gives_exit_code_78_with_file_line_and_key(
 
 def test_the_output_of_config_show_is_a_valid_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.toml"
-    file.write_text('[[agents.list]]\nid = "bob"\nruntime = { type = "exec", command = ["a b", "c"] }\n')
-    assert cli.run(["config", "show", "--config", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"# {file}\n")
-    assert parse(shown) == load(file)
+    for runtime in (
+        'type = "exec", command = ["a b", "c"]',
+        'type = "exec", preset = "pi"',
+        'type = "acp", preset = "codex", permissionRules = { read = "allow" }',
+        'type = "attached"',
+        'type = "echo"',
+    ):
+        file.write_text(f'[[agents.list]]\nid = "bob"\nruntime = {{ {runtime} }}\n')
+        assert cli.run(["config", "show", "--config", str(file)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"# {file}\n")
+        assert parse(shown) == load(file)
     assert cli.run(["config", "show", "--config", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == tomllib.loads(shown)
 

@@ -73,7 +73,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
             {
                 "id": "main",
                 "default": False,
-                "runtime": {"type": "echo", "command": [], "input": "text", "output": "text", "env": {}},
+                "runtime": {"type": "echo"},
                 "sandbox": {"mode": "off", "sessionToolsVisibility": "spawned", "network": True, "readOnly": []},
                 "subagents": {
                     "maxConcurrent": 8,
@@ -107,6 +107,19 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "watch": {"backend": "auto"},
     "delivery": {"retrySeconds": [5, 10, 20, 60], "giveUpMinutes": 30},
     "sources": {"enabled": True, "keep": False, "claude": {}, "codex": {}, "gemini": {}, "pi": {}, "opencode": {}},
+    "acp": {},
+}
+# The defaults of a runtime with type = "acp".
+ACP_DEFAULTS: dict[str, Any] = {
+    "type": "acp",
+    "env": {},
+    "permissions": "ask",
+    "permissionRules": {},
+    "permissionTimeoutSeconds": 0,
+    "idleSeconds": 7200,
+    "maxSessions": 8,
+    "startSeconds": 60,
+    "graceSeconds": 5,
 }
 
 # The example in docs/, with every key set to a value other than its default.
@@ -174,6 +187,24 @@ model = "none"
 sandbox = { mode = "off" }
 subagents = { allowAgents = ["coder"], maxSpawnDepth = 2 }
 runtime = { type = "exec", command = ["bc", "-l"], input = "json", output = "jsonl" }
+[[agents.list]]
+id = "acp-1"
+[agents.list.runtime]
+type = "acp"
+preset = "opencode"
+command = ["/opt/opencode", "--pure"]
+env = { HOME = "{workspace}" }
+permissions = "allow"
+permissionRules = { read = "allow", edit = "ask", switch_mode = "deny" }
+permissionTimeoutSeconds = 1.5
+idleSeconds = 0
+maxSessions = 1
+startSeconds = 0.5
+graceSeconds = 0
+authenticate = "api-key"
+
+[acp]
+defaultAgent = "acp-1"
 
 [http]
 listen = "localhost:7433"
@@ -256,7 +287,7 @@ def test_every_documented_key_can_be_set_to_another_value() -> None:
         "maxProcesses": 100,
         "readOnly": ["/opt/agent"],
     }
-    runtime = {"type": "exec", "command": [], "input": "text", "output": "text", "env": {}}
+    runtime = {"type": "exec", "env": {}}
     written = tomllib.loads(EVERY_KEY)
     written["agents"]["list"] = [
         {
@@ -278,6 +309,15 @@ def test_every_documented_key_can_be_set_to_another_value() -> None:
             "sandbox": box | {"mode": "off"},
             "subagents": inherited | {"allowAgents": ["coder"], "maxSpawnDepth": 2},
         },
+        {
+            "id": "acp-1",
+            "default": False,
+            "workspace": "/srv/agents",
+            "model": "small",
+            "runtime": written["agents"]["list"][2]["runtime"],
+            "sandbox": box,
+            "subagents": inherited,
+        },
     ]
     assert to_document(config) == written
     assert config.default_agent() == "bc"
@@ -291,6 +331,31 @@ def test_agent_configurations_are_hashable() -> None:
         agent: number for number, agent in enumerate(again)
     }
     assert other[0] not in dict.fromkeys(first)
+
+
+def test_the_keys_of_acp_have_their_defaults_and_limits_and_are_for_that_type_only() -> None:
+    def with_runtime(kind: str, rest: str) -> str:
+        return f'[[agents.list]]\nid = "a"\nruntime.type = "{kind}"\nruntime.command = ["x"]\n{rest}'
+
+    (agent,) = to_document(parse(with_runtime("acp", "")))["agents"]["list"]
+    assert agent["runtime"] == {**ACP_DEFAULTS, "command": ["x"]}
+    own = {
+        "permissions": ("'deny'", "'prompt'"),
+        "permissionRules": ("{ other = 'deny' }", "{ other = 'prompt' }"),
+        "permissionTimeoutSeconds": ("0", "-1"),
+        "idleSeconds": ("0", "-0.1"),
+        "maxSessions": ("1024", "1025"),
+        "startSeconds": ("0.1", "0"),
+        "graceSeconds": ("0", "inf"),
+        "authenticate": ("'a'", "''"),
+    }
+    assert set(own) == set(ACP_DEFAULTS) - {"type", "env"} | {"authenticate"}
+    for key, (fitting, other) in own.items():
+        parse(with_runtime("acp", f"runtime.{key} = {fitting}"))
+        assert f"agents.list[0].runtime.{key}" in refusal(with_runtime("acp", f"runtime.{key} = {other}"))
+        assert refusal(with_runtime("exec", f"runtime.{key} = {fitting}")) == (
+            f'config.toml:5: agents.list[0].runtime.{key} is for type = "acp" only; this runtime is "exec"'
+        )
 
 
 def test_the_first_agent_is_the_default_if_none_is_marked() -> None:
@@ -424,7 +489,52 @@ def test_the_built_in_echo_agent_inherits_the_defaults_too() -> None:
         ),
         (
             "[[agents.list]]\nid = 'a'\nruntime = { type = 'echo', command = ['x'] }",
-            'config.toml:3: agents.list[0].runtime.command is for type = "exec" only; this runtime is "echo"',
+            'config.toml:3: agents.list[0].runtime.command is for type = "exec" or "acp" only; this runtime is "echo"',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime = { type = 'acp', command = ['x'], input = 'text' }",
+            'config.toml:3: agents.list[0].runtime.input is for type = "exec" only; this runtime is "acp"',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime = { type = 'acp' }",
+            'config.toml:3: agents.list[0].runtime needs a command or a preset, like command = ["my-agent", "--acp"] '
+            'or preset = "claude"',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime = { type = 'acp', preset = 'pi' }",
+            'config.toml:3: agents.list[0].runtime.preset has no ACP form for "pi", only for claude, codex, gemini, '
+            'opencode: use type = "exec", or name a program that speaks ACP in command',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\n[agents.list.runtime]\ntype = 'acp'\ncommand = ['x',\n'-m={model}']",
+            "config.toml:5: agents.list[0].runtime.command[1] has {model}, but one process of this agent has many "
+            "sessions; leave it out",
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime = { type = 'acp', command = ['x'], env = { A = '{runId}' } }",
+            "config.toml:3: agents.list[0].runtime.env.A has {runId}, but",
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\n[agents.list.runtime]\ntype = 'acp'\npreset = 'codex'\n"
+            "permissionRules = { read = 'allow', write = 'ask' }",
+            "config.toml:6: agents.list[0].runtime.permissionRules.write is no good name: it must be one of "
+            '"delete", "edit", "execute", "fetch", "move", "other", "read", "search", "switch_mode", "think"',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime = { type = 'acp', preset = 'codex', permissionRules = { read = 1 } }",
+            'config.toml:3: agents.list[0].runtime.permissionRules.read must be one of "allow", "ask", "deny", not 1',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime.type = 'echo'\n[acp]\ndefaultAgent = 'a'",
+            'config.toml:5: acp.defaultAgent must be an agent with type = "acp", not "a"; there is none',
+        ),
+        (
+            "[[agents.list]]\nid = 'a'\nruntime = { type = 'acp', preset = 'codex' }\n[acp]\ndefaultAgent = 'b'",
+            'config.toml:5: acp.defaultAgent must be an agent with type = "acp", not "b"; these are: a',
+        ),
+        (
+            "[acp]\ndefaultAgent = 'main'",
+            'config.toml:2: acp.defaultAgent must be an agent with type = "acp", not "main"; there is none',
         ),
         (
             "[[agents.list]]\nid = 'a'\nruntime = { type = 'exec', command = ['x'], env = { 'A=B' = '1' } }",

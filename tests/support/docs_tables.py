@@ -203,7 +203,9 @@ def _may_be(kind: inspect.Type) -> str:
             least = "not empty, " if kind.min_length else ""
             return f"array ({least}each: {_may_be(kind.item_type)})"
         case inspect.DictType():
-            return f"table of {_may_be(kind.value_type)}"
+            names = _bare(kind.key_type)[0]
+            by = f" by {_may_be(names)}" if isinstance(names, inspect.LiteralType) else ""
+            return f"table of {_may_be(kind.value_type)}{by}"
         case inspect.CustomType():
             return "path: absolute, or beginning with `~/`"
         case _:

@@ -308,7 +308,7 @@ def test_sigterm_interrupts_an_attached_run_and_cancels_it_at_its_agent(daemon: 
 
 
 def test_a_run_with_a_runtime_not_yet_supported_ends_with_an_error_that_says_so(daemon: Daemon) -> None:
-    daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "acp" }\n')
+    daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "acp", preset = "codex" }\n')
     waited = daemon.reply("main", "hello")
     assert waited["status"] == "error"
     assert "acp, which is not supported yet" in waited["error"]

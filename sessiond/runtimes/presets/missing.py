@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sessiond.config.settings import AgentConfig
 from sessiond.runtimes.presets import PRESETS
+from sessiond.runtimes.presets.acp import acp_command, acp_form
 from sessiond.runtimes.presets.detect import interpreter_word
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -28,7 +29,9 @@ def missing_programs(agents: Iterable[AgentConfig], path: str | None) -> Iterato
         if found is None:
             what = f"agent {agent.id}: its program {word} is not there"
             if "/" not in word:
-                yield f"{what} (looked for in {within})", "install it, or give its whole path in runtime.command"
+                form = acp_form(agent.runtime.preset) if agent.runtime.type == "acp" else None
+                install = f"install it ({form.remedy})" if form is not None and form.program == word else "install it"
+                yield f"{what} (looked for in {within})", f"{install}, or give its whole path in runtime.command"
             else:
                 is_file = Path(word).is_file()
                 yield what + (", or may not be run" if is_file else ""), "install it, or mend runtime.command"
@@ -40,6 +43,8 @@ def missing_programs(agents: Iterable[AgentConfig], path: str | None) -> Iterato
 
 
 def _program_word(agent: AgentConfig) -> str | None:
+    if agent.runtime.type == "acp":
+        return acp_command(agent.runtime)[0]
     if agent.runtime.type != "exec":
         return None
     if agent.runtime.command:

@@ -68,6 +68,24 @@ def test_a_missing_program_is_reported_with_the_searched_path(tmp_path: Path) ->
     ]
 
 
+def test_a_missing_adapter_is_reported_with_its_package(tmp_path: Path) -> None:
+    script(tmp_path / "opencode")
+    found = {
+        preset: list(missing_programs(parse(agents({"type": "acp", "preset": preset})).agents.list, path=str(tmp_path)))
+        for preset in ("claude", "codex", "opencode")
+    }
+    assert found == {
+        preset: [
+            (
+                f"agent a0: its program {program} is not there (looked for in {tmp_path})",
+                f"install it (npm install -g @agentclientprotocol/{program}), or give its whole path in"
+                " runtime.command",
+            )
+        ]
+        for preset, program in (("claude", "claude-agent-acp"), ("codex", "codex-acp"))
+    } | {"opencode": []}
+
+
 def test_a_script_without_its_interpreter_is_reported(tmp_path: Path) -> None:
     gemini = script(tmp_path / "gemini", "#!/usr/bin/env -S node-of-nowhere --flag")
     assert told(str(tmp_path), {"type": "exec", "preset": "gemini"}) == [

@@ -1,0 +1,57 @@
+"""How the known agent programs are started to speak ACP, and how to get what speaks it. Starts nothing."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from sessiond.config.agents import AcpPreset, RuntimeConfig
+
+
+class AcpForm(msgspec.Struct, frozen=True, kw_only=True):
+    """`program` with `arguments` speaks ACP. `package` is the npm package that has it.
+
+    Where the program is an adapter of the preset's own one, being there is enough. Else `help` matches what
+    `--help` prints in releases that know the arguments.
+    """
+
+    program: str
+    package: str
+    arguments: tuple[str, ...] = ()
+    help: re.Pattern[str] | None = None
+
+    @property
+    def remedy(self) -> str:
+        """What to do where this is not installed."""
+        return f"npm install -g {self.package}"
+
+
+ACP_FORMS: dict[AcpPreset, AcpForm] = {
+    "claude": AcpForm(program="claude-agent-acp", package="@agentclientprotocol/claude-agent-acp"),
+    "codex": AcpForm(program="codex-acp", package="@agentclientprotocol/codex-acp"),
+    "gemini": AcpForm(
+        program="gemini", package="@google/gemini-cli", arguments=("--acp",), help=re.compile(r"(?<![\w-])--acp\b")
+    ),
+    "opencode": AcpForm(
+        program="opencode", package="opencode-ai", arguments=("acp",), help=re.compile(r"\bopencode acp\b")
+    ),
+}
+
+
+def acp_form(preset: str | None) -> AcpForm | None:
+    """The form of a preset; None where there is none."""
+    return next((form for name, form in ACP_FORMS.items() if name == preset), None)
+
+
+def acp_command(runtime: RuntimeConfig) -> tuple[str, ...]:
+    """The whole command line of an agent with `type = "acp"`.
+
+    As with `exec`, the first word of a configured `command` replaces the preset's program, and the others are added to
+    the preset's arguments.
+    """
+    form = acp_form(runtime.preset)
+    if form is None:
+        return runtime.command
+    program, *extra = runtime.command or (form.program,)
+    return (program, *form.arguments, *extra)
