@@ -11,6 +11,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from sessiond.model.case import fold_case
+
 # Characters that JSON escapes with a backslash, or may escape.
 _ESCAPED = frozenset('"\\/')
 # A shorter run of ASCII occurs in nearly every line; if the text also has other letters, search for those instead.
@@ -20,11 +22,6 @@ _STAND_INS = {"i": "\u0130", "k": "\u212a"}
 _ESCAPES_OF_ASCII = re.compile(rb"\\u(?:00[2-7]|0130|212a)")
 # Without escapes of control characters, which are always escaped and frequent in terminal output.
 _ESCAPES_OF_OTHERS = re.compile(rb"\\u(?!00[01])")
-
-
-def fold_case(text: str) -> str:
-    """The text as it is compared: in lower case, with the final form of sigma replaced by the ordinary one."""
-    return text.lower().replace("\u03c2", "\u03c3")
 
 
 class Prefilter:

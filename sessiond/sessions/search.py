@@ -14,12 +14,13 @@ from functools import partial
 
 import msgspec
 
+from sessiond.model.case import fold_case
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.message import text_of
 from sessiond.model.message_list import messages_in
 from sessiond.model.record import BadLine, Record
 from sessiond.sessions.found import Match, NewestMatches, identity_of, seniority
-from sessiond.sessions.prefilter import Prefilter, fold_case
+from sessiond.sessions.prefilter import Prefilter
 from sessiond.store import blocks, dirfd
 from sessiond.store.catalog import Session
 from sessiond.store.joining import read_joined_backwards

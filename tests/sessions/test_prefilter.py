@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.sessions.prefilter import Prefilter, fold_case
+from sessiond.model.case import fold_case
+from sessiond.sessions.prefilter import Prefilter
 
 # Characters that are difficult for searches: those whose case mapping changes their length, exists in one direction
 # only or depends on their context, and those that JSON escapes.

@@ -15,9 +15,9 @@ from support.sampling import amount
 from support.store_listeners import SilentListener
 
 from sessiond.clock import iso_ms
+from sessiond.model.case import fold_case
 from sessiond.model.keys import KeyRules
 from sessiond.policy.secrets import mask_secrets
-from sessiond.sessions.prefilter import fold_case
 from sessiond.sessions.search import Query, search
 from sessiond.store.store import SessionStore, open_store
 from sessiond.store.time_slicer import TimeSlicer
