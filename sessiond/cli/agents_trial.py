@@ -41,7 +41,7 @@ def run(args: Args) -> int:
         agent = _agent(client, args.name)
         key = f"agent:{agent['id']}:test:{uuid.uuid4()}"
         began = time.monotonic()
-        answer = _try(client, key, args.timeout or PATIENCE_S)
+        answer = _try(client, key, args.timeout or PATIENCE_S, 0 if _is_unattached(agent) else MARGIN_S)
         took_ms = (time.monotonic() - began) * 1000
     works = answer["status"] == "ok" and bool((answer.get("reply") or "").strip())
     why, hint = ("", "") if works else diagnose(agent, answer)
@@ -65,7 +65,12 @@ def _agent(client: Client, name: str) -> dict[str, Any]:
     raise CommandFailed(f"there is no agent {name}", hint=f"these are configured: {known}", status=NOT_FOUND)
 
 
-def _try(client: Client, key: str, patience_s: float) -> dict[str, Any]:
+def _is_unattached(agent: dict[str, Any]) -> bool:
+    """Whether a run of it does not begin, so that there is no end of a begun run to wait for."""
+    return agent["runtime"] == "attached" and not agent.get("attached")
+
+
+def _try(client: Client, key: str, patience_s: float, margin_s: float) -> dict[str, Any]:
     """How the run of one message ended. Its session is deleted afterwards."""
     params = {"sessionKey": key, "message": MESSAGE, "timeoutSeconds": patience_s}
     try:
@@ -73,7 +78,7 @@ def _try(client: Client, key: str, patience_s: float) -> dict[str, Any]:
     except RpcError as error:
         return {"status": "error", "error": str(error)}
     try:
-        return wait(client, sent["runId"], patience_s + MARGIN_S, f"waiting for {key.split(':')[1]}")
+        return wait(client, sent["runId"], patience_s + margin_s, f"waiting for {key.split(':')[1]}")
     finally:
         with suppress(ClientError):
             client.call("sessions.delete", {"key": key}, timeout_s=CALL_TIMEOUT_S)
@@ -84,7 +89,7 @@ def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
     error_text = str(answer.get("error") or "")
     if answer["status"] == "ok":
         return "it ended well and said nothing", "start the program by hand with a message, and see what it prints"
-    if agent["runtime"] == "attached" and not agent.get("attached"):
+    if _is_unattached(agent):
         return "no program is attached that runs it", "start the program that attaches as this agent"
     if answer["status"] != "error":
         return "no reply in time", "it may wait for a permission or a login: start the program by hand once"

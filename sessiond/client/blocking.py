@@ -122,7 +122,7 @@ class Client:
         while True:
             given, left_s = attempts.begin(now), None if timeout_s is None else attempts.left_s(now)
             try:
-                return self._ensure_connected().call(method, given, left_s, cancellation)
+                return self._ensure_connected(left_s).call(method, given, left_s, cancellation)
             except ClientError as error:
                 is_over = not self._was_connected or self._closed.is_set()
                 if is_over or not attempts.may_retry(error, time.monotonic()):
@@ -232,25 +232,25 @@ class Client:
         params = agent.channel_params(channel, account_id, bind_thread is not None)
         self.serve(lambda: self.call("channels.attach", params))
 
-    def _ensure_connected(self) -> Exchange:
+    def _ensure_connected(self, within_s: float | None = None) -> Exchange:
         with self._lock:
             exchange = self._exchange
             if exchange is None or exchange.lost is not None:
                 if exchange is not None:
                     self._links.discard(exchange.link)
                     exchange.link.close()
-                exchange = self._exchange = Exchange(self._open_link(), self._handlers)
+                exchange = self._exchange = Exchange(self._open_link(within_s), self._handlers)
                 if self._reads_in_background:
                     threading.Thread(target=_read_quietly, args=(exchange,), daemon=True).start()
             return exchange
 
-    def _open_link(self) -> ClientLink:
-        """A new connection after `initialize`. Called with the lock held."""
+    def _open_link(self, within_s: float | None = None) -> ClientLink:
+        """A new connection after `initialize`; CallTimeout after `within_s`. Called with the lock held."""
         if self._closed.is_set():
             raise ConnectionLost("this client is closed")
         hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
         token = locate.find_token(self._given_token)
-        link = ClientLink(locate.socket_path(self._given_socket))
+        link = ClientLink(locate.socket_path(self._given_socket), within_s)
         try:
             link.initialize(hello if token is None else {**hello, "token": token})
         except ClientError:

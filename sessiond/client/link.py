@@ -23,13 +23,18 @@ READ_BYTES = 1 << 18
 
 
 class ClientLink:
-    """A connected socket and its framing. `caller` is the caller that `initialize` returned."""
+    """A connected socket and its framing. `caller` is the caller that `initialize` returned.
 
-    def __init__(self, path: str) -> None:
+    Connecting and `initialize` take `within_s` together, CONNECT_TIMEOUT_S at most.
+    """
+
+    def __init__(self, path: str, within_s: float | None = None) -> None:
         self.path = path
+        most_s = CONNECT_TIMEOUT_S if within_s is None else min(within_s, CONNECT_TIMEOUT_S)
+        self._initialize_by = time.monotonic() + most_s
         self.wire = wire.JsonRpcWire()
         self.caller: dict[str, Any] = {}
-        self._socket = _connect(path)
+        self._socket = _connect(path, most_s)
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
 
@@ -37,7 +42,7 @@ class ClientLink:
         """Call `initialize`, which must precede every other message."""
         request_id, data = self.wire.request("initialize", hello)
         self.send(data)
-        answer = self.receive(time.monotonic() + CONNECT_TIMEOUT_S)[0]
+        answer = self.receive(self._initialize_by)[0]
         if not isinstance(answer, wire.CallResponse) or answer.id not in (request_id, None):
             raise ConnectionLost(f"{self.path} does not answer like sessiond")
         if answer.error is not None:
@@ -82,10 +87,10 @@ class ClientLink:
         self._socket.close()
 
 
-def _connect(path: str) -> socket.socket:
+def _connect(path: str, timeout_s: float) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(CONNECT_TIMEOUT_S)
+        connection.settimeout(max(timeout_s, 0.001))  # 0 would mean: do not block
         connection.connect(path)
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))

@@ -88,7 +88,7 @@ class TrioClient:
         while True:
             asked, left_s = attempts.begin(now), None if timeout_s is None else attempts.left_s(now)
             try:
-                return await (await self._ensure_connected()).call(method, asked, left_s)
+                return await (await self._ensure_connected(left_s)).call(method, asked, left_s)
             except ClientError as error:
                 is_over = not self._links or self._closed
                 if is_over or not attempts.may_retry(error, trio.current_time()):
@@ -190,21 +190,20 @@ class TrioClient:
         params = agent.channel_params(channel, account_id, bind_thread is not None)
         await self.serve(lambda: self.call("channels.attach", params))
 
-    async def _ensure_connected(self) -> TrioExchange:
+    async def _ensure_connected(self, within_s: float | None = None) -> TrioExchange:
         async with self._connecting:
             if self._exchange is None or self._exchange.lost is not None:
-                self._exchange = TrioExchange(await self._open_link(), self._handlers)
+                self._exchange = TrioExchange(await self._open_link(within_s), self._handlers)
                 self._nursery.start_soon(self._exchange.run)
             return self._exchange
 
-    async def _open_link(self) -> TrioLink:
+    async def _open_link(self, within_s: float | None = None) -> TrioLink:
         if self._closed:
             raise ClientError("this client is closed")
         hello: Params = {"protocol": PROTOCOL, "client": self._client_info}
         token = locate.find_token(self._given_token)
-        link = await TrioLink.open(
-            locate.socket_path(self._given_socket), hello if token is None else {**hello, "token": token}
-        )
+        path = locate.socket_path(self._given_socket)
+        link = await TrioLink.open(path, hello if token is None else {**hello, "token": token}, within_s)
         # Collected, so that closing the client also closes subscriptions that were abandoned.
         self._links = [link, *(other for other in self._links if not other.is_closed)]
         return link

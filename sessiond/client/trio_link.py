@@ -35,11 +35,12 @@ class TrioLink:
         self._wake = trio.Event()
 
     @classmethod
-    async def open(cls, path: str, hello: Params) -> TrioLink:
+    async def open(cls, path: str, hello: Params, within_s: float | None = None) -> TrioLink:
+        """A connection after `initialize`, within `within_s` and CONNECT_TIMEOUT_S."""
         connection = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
         link = cls(path, connection)
         try:
-            with trio.move_on_after(CONNECT_TIMEOUT_S):
+            with trio.move_on_after(CONNECT_TIMEOUT_S if within_s is None else min(within_s, CONNECT_TIMEOUT_S)):
                 await connection.connect(path)
                 await link._initialize(hello)
                 return link

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from support.real_daemon import Daemon
 from support.rows import check_each
 
 from sessiond.client import DaemonNotRunning
+from sessiond.client.link import CONNECT_TIMEOUT_S
 from sessiond.mcp.daemon_connection import RENEW_BEFORE_S, TTL_S, DaemonConnection, slug
 from sessiond.model.keys import KeyRules, canonical_key, is_inbox
 
@@ -90,4 +92,6 @@ def test_closing_does_not_wait_for_a_daemon_that_does_not_answer(daemon: Daemon)
     connection.client()
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
     connection.close()
+    assert time.monotonic() - began < CONNECT_TIMEOUT_S

@@ -20,7 +20,7 @@ from support.sampling import amount
 pytestmark = pytest.mark.system
 
 ASKED = os.environ.get("SESSIOND_FAULTS", "1")
-POINTS, CUTS = amount(10, 2), amount(4, 1)
+POINTS, CUTS = amount(10, 1), amount(4, 1)
 # Patterns of violations that are known and not fixed yet.
 KNOWN: tuple[str, ...] = ()
 

@@ -67,7 +67,7 @@ def test_under_attack_the_owner_is_answered_and_memory_stays_bounded(daemon: Tim
 
 def test_long_messages_in_a_row_need_little_memory(tmp_path: Path) -> None:
     """The address space is limited to 400 MB; 24 such messages once ended the daemon."""
-    count = amount(5, 3)
+    count = amount(5, 2)
     daemon = Daemon(tmp_path)
     daemon.start('[store]\ndurability = "os"\n', prefix=("bash", "-c", 'ulimit -v 400000; exec "$@"', "limited"))
     daemon.call("sessions.create", key=LARGE)

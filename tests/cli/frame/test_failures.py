@@ -24,7 +24,14 @@ from support.rows import check_each
 from sessiond import cli
 from sessiond.cli.frame.daemon import CommandClient
 from sessiond.cli.frame.failures import CommandFailed, describe
+from sessiond.client import retry
 from sessiond.client.errors import BadEnvironment, CallTimeout, ClientError, NotPermitted
+
+
+@pytest.fixture(autouse=True)
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that stops or dies is asked again for less long than ten seconds."""
+    monkeypatch.setattr(retry, "RECONNECT_S", 0.2)
 
 
 def test_without_a_daemon_the_exit_code_is_3_and_the_error_says_how_to_start_it(
