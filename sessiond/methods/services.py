@@ -284,9 +284,11 @@ class Services:
         return found
 
     async def find_whole(self, caller: Caller, text: str, *, field: str = "$.sessionKey") -> Session:
-        """As `find`, for reading; one of another program is read whole first, if only its ends were."""
+        """As `find`, for reading; one of another program is read whole first, if only its ends were, and put together
+        if it is no file of lines.
+        """
         session = self.find(caller, text, field=field)
-        if session.is_partial:
+        if session.is_partial or session.folder.makes(session.file_name):
             await self.sources.complete(session)
             session = self.find(caller, text, field=field)
         return session

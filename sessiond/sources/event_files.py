@@ -13,18 +13,15 @@ import os
 import sqlite3
 import stat
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
 import msgspec
 
+from sessiond.sources.memory_files import MemoryFile, MemoryFiles
 from sessiond.store import dirfd
 
-# So many sessions are kept together in memory, and so many bytes of them; others are put together when needed.
-_MOST_KEPT = 16
-_MOST_KEPT_BYTES = 16 * 2**20
 _ROWS_AT_ONCE = 256
 # A writer holds the lock of the database for less than that.
 _BUSY_S = 1.0
@@ -48,23 +45,14 @@ class EventSession(msgspec.Struct, frozen=True, gc=False):
     mtime_ns: int
 
 
-class _EventFile:
-    """One session put together: a file in memory, and the number of its newest row."""
-
-    __slots__ = ("fd", "seq", "size")
-
-    def __init__(self, name: str) -> None:
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        self.seq, self.size = -1, 0
-
-
 class EventFiles:
     """The sessions of the database `name` in a folder. Its methods may be called in any thread; they raise OSError."""
 
     def __init__(self, root_fd: int, folder: str, name: str) -> None:
         self._root_fd, self._folder, self.name = root_fd, folder, name
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, _EventFile] = OrderedDict()
+        # By the ids of sessions, up to the newest row that is in them.
+        self._kept = MemoryFiles[int]()
         self._database: tuple[int, int] | None = None
         # The newest row and the sessions when `find_changed` looked last.
         self._newest_row = 0
@@ -73,6 +61,10 @@ class EventFiles:
     def holds(self, name: str) -> bool:
         """Whether a file in the folder is the database, or what SQLite keeps beside it."""
         return name in (self.name, f"{self.name}-wal")
+
+    def makes(self, place: str) -> bool:  # noqa: ARG002
+        """True: all of them are put together."""
+        return True
 
     def open(self, place: str) -> int:
         """A descriptor of a session's file, which the caller closes. FileNotFoundError if there is no such session."""
@@ -112,38 +104,26 @@ class EventFiles:
     def close(self) -> None:
         """Forget what was put together."""
         with self._lock:
-            self._forget_all()
+            self._kept.forget_all()
 
     def _put_together(self, connection: sqlite3.Connection, place: str) -> int:
         session_id = place.removeprefix(f"{self.name}/")
         row = connection.execute("select time_updated from session where id = ?", (session_id,)).fetchone()
         if row is None:
-            self._forget(session_id)
+            self._kept.forget(session_id)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
-        file = self._kept.get(session_id)
+        file = self._kept.find(session_id)
         if file is None:
-            file = self._kept[session_id] = _EventFile(session_id)
-        self._kept.move_to_end(session_id)
+            file = MemoryFile(session_id, -1)
+            self._kept.keep(session_id, file)
         try:
             _append_rows(connection, session_id, file)
             os.utime(file.fd, ns=(_nanoseconds(row[0]),) * 2)
         except BaseException:
-            self._forget(session_id)
+            self._kept.forget(session_id)
             raise
-        while len(self._kept) > 1 and (
-            len(self._kept) > _MOST_KEPT or sum(one.size for one in self._kept.values()) > _MOST_KEPT_BYTES
-        ):
-            self._forget(next(iter(self._kept)))
+        self._kept.keep(session_id, file)
         return file.fd
-
-    def _forget(self, session_id: str) -> None:
-        file = self._kept.pop(session_id, None)
-        if file is not None:
-            os.close(file.fd)
-
-    def _forget_all(self) -> None:
-        for session_id in list(self._kept):
-            self._forget(session_id)
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
@@ -154,7 +134,7 @@ class EventFiles:
         if (look.st_dev, look.st_ino) != self._database:
             self._database = look.st_dev, look.st_ino
             self._newest_row = 0
-            self._forget_all()
+            self._kept.forget_all()
         has_log = self._look_at(f"{self.name}-wal") is not None
         if has_log:
             self._look_at(f"{self.name}-shm")
@@ -195,15 +175,11 @@ class EventFiles:
         return look
 
 
-def _append_rows(connection: sqlite3.Connection, session_id: str, file: _EventFile) -> None:
-    rows = connection.execute(_ROWS, (session_id, file.seq))
+def _append_rows(connection: sqlite3.Connection, session_id: str, file: MemoryFile[int]) -> None:
+    rows = connection.execute(_ROWS, (session_id, file.mark))
     while batch := rows.fetchmany(_ROWS_AT_ONCE):
-        data = b"".join(_line_of(row) for row in batch)
-        written = 0
-        while written < len(data):
-            written += os.pwrite(file.fd, data[written:], file.size + written)
-        file.size += len(data)
-        file.seq = batch[-1][0]
+        file.append(b"".join(_line_of(row) for row in batch))
+        file.mark = batch[-1][0]
 
 
 def _line_of(row: tuple[object, object, object, object]) -> bytes:

@@ -28,7 +28,7 @@ PathPattern = tuple[re.Pattern[str], ...]
 
 
 class FoundFile(msgspec.Struct, frozen=True):
-    """What the path of a session's file says. `is_compressed`: it is listed, and not read line by line."""
+    """What the path of a session's file says. `is_compressed`: how long its lines are is known when it was unpacked."""
 
     native_id: str
     parent: str | None = None

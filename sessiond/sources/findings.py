@@ -9,6 +9,7 @@ from sessiond.config.settings import SourcesConfig
 from sessiond.errors import pluralize, printable
 from sessiond.sources.finder import SourceRoot, is_text
 from sessiond.sources.root import OpenRoot
+from sessiond.sources.unpacking import PACKAGE, can_unpack
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
 
@@ -46,6 +47,10 @@ def _describe_root(root: OpenRoot) -> Iterator[Finding]:
     if partial:
         what += f"; {partial} of them not read whole yet"
     yield Finding("ok", f"source {root.name}", f"{what}, in {printable(root.path)}")
+    compressed = sum(session.is_partial and not can_unpack(session.place) for session in root.sessions.values())
+    if compressed:
+        what = f"of {pluralize(compressed, 'compressed session')} only the name is shown"
+        yield Finding("warn", f"source {root.name}", what, f"install the package {PACKAGE}")
     wrong = list(_describe_files(root))
     yield from wrong[:MAX_NAMED]
     if len(wrong) > MAX_NAMED:
@@ -61,7 +66,8 @@ def _describe_kept(root: OpenRoot) -> Iterator[Finding]:
 
 def _describe_files(root: OpenRoot) -> Iterator[Finding]:
     for place, reason in sorted(root.odd.items()):
-        yield Finding("warn", printable(root.path_of(place)), f"it is not shown: {reason}")
+        what = "not all of it is shown" if place in root.sessions else "it is not shown"
+        yield Finding("warn", printable(root.path_of(place)), f"{what}: {reason}")
     by_key = {session.key: session for session in root.sessions.values()}
     for place, key in sorted(root.shadowed.items()):
         shown = by_key.get(key)

@@ -83,7 +83,7 @@ class FoldingQueue:
         self.add((session,), first=True)
         await completion.over.wait()
         if completion.error is not None:
-            raise StorageError(f"could not read the transcript of {session.key}: {reason_of(completion.error)}")
+            raise unreadable(session, completion.error)
 
     async def run(self) -> None:
         """Fold until cancelled; sleeps while there is nothing to fold."""
@@ -131,6 +131,11 @@ class FoldingQueue:
         if completion is not None:
             completion.error = error
             completion.over.set()
+
+
+def unreadable(session: Session, error: OSError) -> StorageError:
+    """The error for a caller who wants to read a session that cannot be read."""
+    return StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}")
 
 
 def _take_first(queue: dict[Session, None]) -> Session:

@@ -1,4 +1,7 @@
-"""The folder of Gemini CLI: `tmp/<project>/chats/session-<time>-<id>.jsonl`, sub-agents in `chats/<parent>/`."""
+"""The folder of Gemini CLI: `tmp/<project>/chats/session-<time>-<id>.jsonl`, sub-agents in `chats/<parent>/`.
+
+Older versions keep a session in one document, `session-<time>-<id>.json`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def _facts_beside(root_fd: int, place: str) -> FoundFacts:
 FINDER = SourceFinder(
     name="gemini",
     patterns=(
-        compile_path("tmp", ".+", "chats", r"(?P<id>session-.+)\.jsonl"),
+        compile_path("tmp", ".+", "chats", r"(?P<id>session-.+)\.jsonl?"),
         compile_path("tmp", ".+", "chats", r"(?P<parent>[^.]+)", r"(?P<id>.+)\.jsonl"),
     ),
     id_in_head=True,

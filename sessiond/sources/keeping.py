@@ -39,7 +39,7 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errn
 
 def kept_roots(store: Path, roots: Iterable[SourceRoot]) -> dict[str, SourceRoot]:
     """Where the files of sources are kept, and how they are found there, by their labels. A database is not kept."""
-    pattern = compile_path(r"(?P<id>[^.].*?)\.jsonl(?:\.zst)?")
+    pattern = compile_path(r"(?P<id>[^.].*?)\.(?:json|jsonl|jsonl\.zst)")
     names = [root.finder.name for root in roots if root.finder.database is None]
     finders = [SourceFinder(name=name, patterns=(pattern,), is_kept=True) for name in names]
     return {finder.label: SourceRoot(store / layout.KEPT / finder.name, finder) for finder in finders}
@@ -47,8 +47,8 @@ def kept_roots(store: Path, roots: Iterable[SourceRoot]) -> dict[str, SourceRoot
 
 def kept_name(session: Session) -> str:
     """The name of a session's kept file."""
-    suffix = ".jsonl.zst" if session.place.endswith(".zst") else ".jsonl"
-    return session.session_id + suffix
+    packed = [suffix for suffix in (".json", ".jsonl.zst") if session.place.endswith(suffix)]
+    return session.session_id + (packed[0] if packed else ".jsonl")
 
 
 class FileKeeper:

@@ -21,6 +21,7 @@ from sessiond.model.keys import NATIVE_ID
 from sessiond.model.lax import whole_ms
 from sessiond.model.line_facts import FIRST_WORDS
 from sessiond.model.source_facts import SourceFacts
+from sessiond.sources import unpacking
 from sessiond.sources.finder import BadName, FoundFile, SourceFinder
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.catalog import Session
@@ -35,8 +36,14 @@ PIECE_BYTES = 32 * 1024
 _PAUSE_S = 0.0003
 
 
+# The size of a file in memory that was not put together yet.
+UNKNOWN_SIZE = 2**53
+
+
 class ListedFile(msgspec.Struct, frozen=True, gc=False):
-    """A file that is a session, by its path below the root."""
+    """A file that is a session, by its path below the root. `size` and `inode` are those of the file that is read: a
+    packed one has no inode, and `UNKNOWN_SIZE` until it is unpacked.
+    """
 
     place: str
     found: FoundFile
@@ -102,7 +109,14 @@ def _list_file(folder_fd: int, finder: SourceFinder, place: str, name: str, list
     if reason is not None:
         listing.odd.append((place, reason))
     else:
-        listing.files.append(ListedFile(place, found, look.st_mtime_ns, look.st_size, look.st_ino))
+        listing.files.append(describe_file(place, found, look))
+
+
+def describe_file(place: str, found: FoundFile, look: os.stat_result) -> ListedFile:
+    """A file with this status, that of what is on the disk or that of what was put together in memory."""
+    is_packed = unpacking.is_packed(place) and look.st_nlink > 0
+    size = UNKNOWN_SIZE if is_packed and look.st_size else look.st_size
+    return ListedFile(place, found, look.st_mtime_ns, size, 1 if is_packed else dirfd.inode_of(look))
 
 
 def describe_unusable(look: os.stat_result) -> str | None:
@@ -114,12 +128,12 @@ def describe_unusable(look: os.stat_result) -> str | None:
 
 def refuse_compressed(session: Session) -> None:
     """Unsupported for a session that is known only by its name, because its file is compressed."""
-    if session.is_partial and session.place.endswith(".zst"):
+    if not unpacking.can_unpack(session.place):
         raise Unsupported(
             f"the transcript of {session.key} is compressed with zstd, which this sessiond cannot read:"
-            " unpack it with `unzstd`, or install the package `zstandard`",
+            f" install the package `{unpacking.PACKAGE}` beside it (`sessiond[zst]`), or unpack the file with `unzstd`",
             code="compressed",
-            package="zstandard",
+            package=unpacking.PACKAGE,
         )
 
 
@@ -172,12 +186,13 @@ class FileReader:
     def fold_slice(self, place: str, entry: Entry, max_bytes: int) -> folding.Advance:
         """The entry after some more bytes of a file. Raises OSError."""
         begin = entry.file.folded_to
-        while True:
-            got = folding.read_on(self.folder, entry, place, self._limit, max_bytes=PIECE_BYTES, collect=False)
-            entry = got.entry
-            if not got.more or entry.file.folded_to - begin >= max_bytes:
-                return got
-            let_others_run()
+        with dirfd.closing(self.folder.open_file(place)) as fd:
+            while True:
+                got = folding.read_on_open(fd, self.folder, entry, self._limit, max_bytes=PIECE_BYTES, collect=False)
+                entry = got.entry
+                if not got.more or entry.file.folded_to - begin >= max_bytes:
+                    return got
+                let_others_run()
 
     def _facts(self, file: ListedFile) -> SourceFacts:
         found = self.finder.facts_beside(self.folder.fd, file.place)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
 from sessiond.model.dialects import TranscriptDialect
-from sessiond.sources import reading
+from sessiond.sources import reading, unpacking
 from sessiond.sources.event_files import EventFiles
 from sessiond.sources.finder import BadName, SourceRoot, is_text
-from sessiond.sources.reading import FileReader, ListedFile, Listing, describe_unusable
+from sessiond.sources.reading import UNKNOWN_SIZE, FileReader, ListedFile, Listing, describe_unusable
+from sessiond.sources.unpacked_files import UnpackedFiles
 from sessiond.sources.watching import FolderWatches
 from sessiond.store import dirfd
 from sessiond.store.catalog import Session
@@ -23,8 +25,6 @@ from sessiond.store.presence import is_at
 MAX_ODD = 1000
 # How long a thread may still use the descriptor of a root that was closed.
 _CLOSE_AFTER_S = 60.0
-# The size of a session in a database, of which nothing was put together yet.
-UNKNOWN_SIZE = 2**53
 
 
 class OpenRoot:
@@ -45,7 +45,8 @@ class OpenRoot:
         name, database = root.finder.name, root.finder.database
         fd = dirfd.open_root(self.path)
         self.files = EventFiles(fd, self.path, database) if database is not None else None
-        self.folder = Folder("", fd, dialect, path=self.path, source=name, made=self.files)
+        self._made = self.files or UnpackedFiles(fd)
+        self.folder = Folder("", fd, dialect, path=self.path, source=name, made=self._made)
         self.reader = FileReader(self.folder, root.finder, record_limit)
         self.sessions: dict[str, Session] = {}
         self.covered: dict[str, str] = {}
@@ -100,16 +101,33 @@ class OpenRoot:
         except BadName:
             return True
 
-    def look_at(self, place: str) -> ListedFile | None:
-        """The session's file at a path, None where there is no usable one, and then `doctor` is told why.
+    def makes(self, place: str) -> bool:
+        """Whether the file at a path is put together in memory, so that looking at it may take a while."""
+        return self._made.makes(place)
 
-        Raises OSError except where it is gone.
+    def look_at(self, place: str) -> ListedFile | None:
+        """The session's file at a path as it is read, None where there is no usable one, and then `doctor` is told why.
+
+        Raises OSError except where it is gone. Blocks if it `makes` the file.
         """
+        if self.files is None:
+            file = self.look_at_name(place)
+            if file is None or not self.makes(place) or not unpacking.can_unpack(place):
+                return file
+        return self._look(place, self.folder.status_of)
+
+    def look_at_name(self, place: str) -> ListedFile | None:
+        """As `look_at`, but what is packed is not unpacked for it."""
+        if self.files is not None:
+            return self._look(place, self.folder.status_of)
+        return self._look(place, lambda name: dirfd.status_below(self.folder.fd, name))
+
+    def _look(self, place: str, status_of: Callable[[str], os.stat_result]) -> ListedFile | None:
         self.odd.pop(place, None)
         if not self.names_session(place):
             return None
         try:
-            look = self.folder.status_of(place)
+            look = status_of(place)
             found = self.finder.session_of(place)
         except (FileNotFoundError, NotADirectoryError, dirfd.SymlinkRefused):
             return None
@@ -122,7 +140,7 @@ class OpenRoot:
         if reason is not None:
             self.note_odd(place, reason)
             return None
-        return ListedFile(place, found, look.st_mtime_ns, look.st_size, dirfd.inode_of(look))
+        return reading.describe_file(place, found, look)
 
     def list_below(self, folder: str) -> Listing:
         """Everything in a folder below the root (the root itself if empty). Blocks."""
@@ -164,8 +182,7 @@ class OpenRoot:
 
     def close(self) -> None:
         """Close what is open of it."""
-        if self.files is not None:
-            self.files.close()
+        self._made.close()
         os.close(self.folder.fd)
 
     async def close_later(self) -> None:

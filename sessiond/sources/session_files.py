@@ -23,6 +23,7 @@ from sessiond.sources.keeping import FileKeeper, kept_name
 from sessiond.sources.reading import FileReader, ListedFile, Listing
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.snapshot import Snapshot
+from sessiond.sources.unpacking import can_unpack
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.folding import Advance
 from sessiond.tasks import RunSync
@@ -79,8 +80,12 @@ class SessionFiles:
             run_sync, reader_of=self._reader_of, on_folded=self._on_folded, on_failed=self._on_failed
         )
 
-    def add(self, root: OpenRoot, file: ListedFile, entry: Entry, *, publish: bool) -> Session | None:
-        """Show a session. None where another file, or a session of ours, is shown in its place."""
+    def add(
+        self, root: OpenRoot, file: ListedFile, entry: Entry, *, publish: bool, read: Entry | None = None
+    ) -> Session | None:
+        """Show a session. None where another file, or a session of ours, is shown in its place. `read` is what was read
+        of it by now, if that is not shown yet.
+        """
         place = file.place
         if place in root.sessions:
             return None
@@ -95,14 +100,14 @@ class SessionFiles:
             return rival
         if rival is not None and root.is_kept:
             return None
-        if rival is not None and not self._gives_way(root, rival, file, entry):
+        if rival is not None and not self._gives_way(root, rival, file, read or entry):
             root.shadowed[place] = entry.session_key
             return None
         session = Session(entry.session_key, entry, root.folder, place=place)
         root.sessions[place] = session
         self._catalog.add(session)
         self._keeper.note(session)
-        if session.is_partial and not file.found.is_compressed:
+        if session.is_partial and can_unpack(place):
             self.queue.add((session,))
         if publish:
             self._news.session_appeared(session)
@@ -111,7 +116,9 @@ class SessionFiles:
 
     def add_read(self, root: OpenRoot, file: ListedFile, read: Entry | OSError, *, publish: bool) -> None:
         """Show what was read of a file that is one of many, or note why it could not be."""
-        if isinstance(read, OSError):
+        if isinstance(read, FileNotFoundError):
+            pass  # removed meanwhile
+        elif isinstance(read, OSError):
             self.note_failure(root, file.place, read)
         else:
             session = self.add(root, file, read, publish=False)
@@ -125,12 +132,12 @@ class SessionFiles:
         Gemini CLI makes a file without messages each time that it goes on with a session in its older file.
         """
         try:
-            look = rival.folder.status_of(rival.place)
+            look = root.look_at_name(rival.place)
         except OSError:
             look = None
         if look is not None:
-            of_rival = _has_messages(root, rival.entry), look.st_mtime_ns
-            if of_rival >= (_has_messages(root, entry, file), file.mtime_ns):
+            of_rival = _may_have_messages(rival.entry), look.mtime_ns
+            if of_rival >= (_may_have_messages(entry), file.mtime_ns):
                 return False
         self.remove(root, rival, "a newer file has this session")
         if look is not None:
@@ -149,8 +156,8 @@ class SessionFiles:
     async def check(self, root: OpenRoot, place: str) -> None:
         """Something may have happened to a file: read on, show it, or remove it."""
         try:
-            # A session in a database is put together first.
-            file = root.look_at(place) if root.files is None else await self._run_sync(root.look_at, place)
+            # What is no file of lines is put together first.
+            file = await self._run_sync(root.look_at, place) if root.makes(place) else root.look_at(place)
         except OSError as error:
             self.note_failure(root, place, error)
             return
@@ -162,7 +169,7 @@ class SessionFiles:
         elif session is None:
             await self._show(root, file)
         elif session.is_partial:
-            if not file.found.is_compressed:
+            if can_unpack(place):
                 self.queue.add((session,), first=True)
         elif root.finder.id_in_head and session.entry.file.inode not in (0, file.inode):
             # It was replaced, perhaps by one that has another id in its first line.
@@ -208,7 +215,7 @@ class SessionFiles:
             return False
         place = kept_name(session)
         try:
-            file = kept.look_at(place)
+            file = kept.look_at_name(place)
         except OSError as error:
             self.note_failure(kept, place, error)
             return False
@@ -227,7 +234,7 @@ class SessionFiles:
 
     def _has_file(self, root: OpenRoot, session: Session) -> bool:
         try:
-            return root.look_at(session.place) is not None
+            return root.look_at_name(session.place) is not None
         except OSError:
             return False
 
@@ -257,14 +264,15 @@ class SessionFiles:
         is_short = file.size <= _PUBLISHED_BYTES and not file.found.is_compressed
         try:
             entry: Entry | None = await self._run_sync(root.reader.identify, file)
-            if entry is not None and not is_short:
-                entry = await self._run_sync(root.reader.read_ends, file, entry)
+            read = entry
+            if entry is not None and (not is_short or entry.session_key in self._catalog.by_key):
+                read = await self._run_sync(root.reader.read_ends, file, entry)
         except OSError as error:
             self.note_failure(root, file.place, error)
             return
-        if entry is None or self._roots.get(root.label) is not root:
+        if entry is None or read is None or self._roots.get(root.label) is not root:
             return
-        session = self.add(root, file, entry, publish=True)
+        session = self.add(root, file, entry if is_short else read, publish=True, read=read)
         if session is not None and is_short:
             await self._news.read_on(session)
 
@@ -313,13 +321,16 @@ class SessionFiles:
         None where it is no session yet, the error where it cannot be read. Blocks.
         """
         try:
-            if root.files is not None:
+            if root.makes(file.place):
                 if known is not None and known.file.mtime_ns == file.mtime_ns and _may_continue(root, file, known):
                     return known
-                put_together = root.look_at(file.place)
-                if put_together is None:
-                    return None
-                file = put_together
+                if file.found.is_compressed:
+                    known = None  # unpacked in the background
+                else:
+                    put_together = root.look_at(file.place)
+                    if put_together is None:
+                        return None
+                    file = put_together
             if known is not None and _may_continue(root, file, known):
                 if (known.file.bytes, known.file.mtime_ns) == (file.size, file.mtime_ns):
                     return known
@@ -366,13 +377,8 @@ class SessionFiles:
             root.note_odd(place, reason_of(error))
 
 
-def _has_messages(root: OpenRoot, entry: Entry, file: ListedFile | None = None) -> bool:
-    """Whether a session has messages, or may have some. The entry of a short `file` may have read nothing yet."""
-    if file is not None and not entry.file.folded_to and file.size <= 2 * reading.END_BYTES:
-        try:
-            entry = root.reader.read_ends(file, entry)
-        except OSError:
-            return False
+def _may_have_messages(entry: Entry) -> bool:
+    """Whether a session has messages, or may have some where little of it was read."""
     return entry.message_count > 0 or not entry.file.folded_to
 
 

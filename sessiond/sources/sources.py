@@ -7,11 +7,9 @@ their folders. Does not know formats.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import structlog
 import trio
 
 from sessiond.config.settings import SourcesConfig
@@ -24,8 +22,9 @@ from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.sources import findings, keeping, reading, snapshot, table
 from sessiond.sources.finder import SourceRoot
-from sessiond.sources.reading import ListedFile
+from sessiond.sources.folding_queue import unreadable
 from sessiond.sources.root import OpenRoot
+from sessiond.sources.root_folders import RootFile, RootFolders
 from sessiond.sources.session_files import SessionFiles
 from sessiond.sources.snapshot import SnapshotSaver
 from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
@@ -33,8 +32,6 @@ from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
 from sessiond.store.store import SessionStore
 from sessiond.tasks import own_threads
-
-log = structlog.get_logger("sessiond.sources")
 
 # Read in one go in a thread before others have their turn.
 _BATCH = 16
@@ -66,22 +63,36 @@ class Sources:
         self._home = Path(environ.get("HOME") or "/")
         self._dialects, self._most_watches = dialects, most_watches
         self._run_sync = own_threads(1)
-        self._roots: dict[str, OpenRoot] = {}
-        # For a source without a folder: the nearest folder above it, which is watched, and the name that is missing.
-        self._missing: dict[str, tuple[str, str]] = {}
+        by_label: dict[str, OpenRoot] = {}
         self._snapshot: snapshot.Snapshot = {}
         # Held while roots and folders are opened, closed and looked through.
         self._changing = trio.Lock()
         self._natives: dict[str, None] = {}
         self._requested = trio.Event()
         self._watches: FolderWatches
-        self._nursery: trio.Nursery
         self._retries = DelayedRetry[tuple[str, str]](self._retry)
         self.listed = trio.Event()
         saver = self._saver = SnapshotSaver(store, self._run_sync, self.listed.is_set)
-        self._keeper = keeping.FileKeeper(self._roots, self._run_sync)
-        shared = (store.catalog, feed, self._roots, self._run_sync)
-        self._files = SessionFiles(*shared, keeper=self._keeper, note_change=saver.note_change, retries=self._retries)
+        self._keeper = keeping.FileKeeper(by_label, self._run_sync)
+        self._files = SessionFiles(
+            store.catalog,
+            feed,
+            by_label,
+            self._run_sync,
+            keeper=self._keeper,
+            note_change=saver.note_change,
+            retries=self._retries,
+        )
+        self._roots = RootFolders(
+            by_label,
+            store,
+            self._files,
+            self._run_sync,
+            home=self._home,
+            dialects=dialects,
+            keeper=self._keeper,
+            retries=self._retries,
+        )
 
     @property
     def partial_count(self) -> int:
@@ -89,9 +100,14 @@ class Sources:
         return sum(session.is_partial for session in self._store.catalog.foreign.values())
 
     async def complete(self, session: Session) -> None:
-        """Return when the session was read whole. StorageError or Unsupported where it cannot be read."""
+        """Return when the session was read whole and can be opened at once. StorageError or Unsupported where not."""
         reading.refuse_compressed(session)
         await self._files.queue.complete(session)
+        if session.folder.makes(session.place):
+            try:
+                await self._store.run_sync(session.folder.status_of, session.place)
+            except OSError as error:
+                raise unreadable(session, error) from None
 
     async def save(self) -> None:
         """Save what was read, for the next start."""
@@ -101,7 +117,8 @@ class Sources:
         """What `doctor` says about the sources."""
         config = self._settings()
         polled = len(self._watches.polled) if self.listed.is_set() else 0
-        return [*findings.describe(config, self._roots, self._find_wanted(config), polled), *self._keeper.findings()]
+        found = findings.describe(config, self._roots.by_label, self._find_wanted(config), polled)
+        return [*found, *self._keeper.findings()]
 
     def reconfigure(self) -> None:
         """The configuration has changed: sources are opened and closed accordingly."""
@@ -110,13 +127,14 @@ class Sources:
     async def run(self) -> None:
         """Show the sessions of other programs and follow their folders, until cancelled."""
         async with open_watches(self._kind, self._most_watches) as self._watches:
+            self._roots.watches = self._watches
             try:
-                async with trio.open_nursery() as self._nursery:
-                    await self._list_and_follow(self._nursery)
+                async with trio.open_nursery() as nursery:
+                    self._roots.nursery = nursery
+                    await self._list_and_follow(nursery)
             finally:
                 # Only now: no thread reads below them any more.
-                for root in self._roots.values():
-                    root.close()
+                self._roots.close_all()
 
     async def _list_and_follow(self, nursery: trio.Nursery) -> None:
         self._store.catalog.natives.changed = self._note_native
@@ -124,7 +142,7 @@ class Sources:
             with contextlib.suppress(OSError):  # then the files are read
                 self._snapshot = await self._run_sync(snapshot.load, self._store.root_fd)
         async with self._changing:
-            found = await self._open_roots()
+            found = await self._update_roots()
         nursery.start_soon(self._follow)
         nursery.start_soon(self._retries.run)
         nursery.start_soon(self._poll)
@@ -148,7 +166,7 @@ class Sources:
                 natives, self._natives = list(self._natives), {}
                 for native_id in natives:
                     await self._files.check_native(native_id)
-                found = await self._open_roots()
+                found = await self._update_roots()
             await self._add_listed(found)
 
     # Roots.
@@ -159,124 +177,32 @@ class Sources:
         found = {name: root for name, root in found.items() if root.finder.name in self._dialects}
         return found | (keeping.kept_roots(self._store.path, found.values()) if config.keep else {})
 
-    async def _open_roots(self) -> list[tuple[OpenRoot, ListedFile]]:
-        """Close the roots that are not wanted any more, open those that are there; the files in these."""
-        expected = self._find_wanted(self._settings())
-        for name, known in list(self._roots.items()):
-            if known.configured != expected.get(name):
-                self._close_root(known, "its source was switched off", is_gone=False)
-        for name in [name for name in self._missing if name not in expected]:
-            self._stop_waiting(name)
-        found: list[tuple[OpenRoot, ListedFile]] = []
-        opened: set[str] = set()
-        for name, wanted in expected.items():
-            root = self._roots.get(name)
-            if root is None:
-                root = self._open_root(name, wanted)
-            elif not (root.is_kept and root.name in opened):
-                continue  # else the program may have another folder now, without some of the files
-            if root is not None:
-                opened.add(name)
-                found += [(root, file) for file in await self._list(root, "")]
-        return found
+    async def _update_roots(self) -> list[RootFile]:
+        return await self._roots.update(self._find_wanted(self._settings()))
 
-    def _open_root(self, name: str, wanted: SourceRoot) -> OpenRoot | None:
-        self._stop_waiting(name)
-        if wanted.finder.is_kept and not self._keeper.make_folder(self._store.root_fd, wanted):
-            return None
-        try:
-            root = OpenRoot(wanted, self._dialects[wanted.finder.name], self._store.record_limit)
-        except (OSError, ValueError) as error:
-            if not (isinstance(error, OSError) and self._retries.retry_if_passing((name, ""), error)):
-                self._watch_above(name, wanted.path)
-                if isinstance(error, FileNotFoundError) and os.path.exists("/".join(self._missing.get(name, ()))):
-                    return self._open_root(name, wanted)
-            return None
-        self._roots[name] = root
-        if root.is_kept:
-            self._keeper.note_all(root.name)
-        if root.follows_parent(self._home):
-            root.watch_parent(self._watches)
-        return root
-
-    def _watch_above(self, name: str, path: Path) -> None:
-        """Watch the nearest folder above a missing root, in which the next one will appear, or has by then."""
-        while path != path.parent:
-            above = os.path.realpath(path.parent)
-            try:
-                if not self._is_watched(above):
-                    self._watches.add(above, names_only=True)
-            except OSError:
-                path = path.parent
-                continue
-            self._missing[name] = above, path.name
-            return
-
-    def _stop_waiting(self, name: str) -> None:
-        above, _ = self._missing.pop(name, ("", ""))
-        if above and not self._is_watched(above):
-            self._watches.forget(above)
-
-    def _is_watched(self, path: str) -> bool:
-        """Whether a folder is watched for another reason too."""
-        return any(path == above for above, _ in self._missing.values()) or any(
-            (path == root.parent and root.is_parent_watched) or root.place_of(path) in root.watched
-            for root in self._roots.values()
-        )
-
-    def _close_root(self, root: OpenRoot, reason: str, *, is_gone: bool = True) -> None:
-        del self._roots[root.label]
-        if not self._is_watched(root.parent):
-            self._watches.forget(root.parent)
-        for folder in root.watched:
-            self._watches.forget(root.path_of(folder))
-        for session in list(root.sessions.values()):
-            if not (is_gone and self._files.show_kept(root, session)):
-                self._files.remove(root, session, reason)
-        self._nursery.start_soon(root.close_later)
-
-    async def _list(self, root: OpenRoot, folder: str) -> list[ListedFile]:
-        """Watch a folder and those below it, and list the files. Watched first, so that nothing is missed."""
-        while True:
-            try:
-                listing: reading.Listing = await self._run_sync(root.list_below, folder)
-            except OSError as error:  # there is no thread
-                listing = reading.Listing([], [], [], [(folder, error)])
-            fresh = [one for one in listing.folders if one not in root.watched]
-            if not [one for one in fresh if self._watch(root, one)]:
-                break
-        self._files.note_listed(root, listing)
-        return listing.files
-
-    def _watch(self, root: OpenRoot, folder: str) -> bool:
-        """Whether it is watched now; a folder that is gone is watched if it comes back."""
-        try:
-            self._watches.add(root.path_of(folder))
-        except OSError as error:
-            self._retries.retry_if_passing((root.label, folder), error)
-            return False
-        root.watched.add(folder)
-        return True
-
-    async def _add_listed(self, found: list[tuple[OpenRoot, ListedFile]]) -> None:
-        """Show the sessions of roots that were opened, newest first. At the start nothing is published."""
+    async def _add_listed(self, found: list[RootFile]) -> None:
+        """Show the sessions of roots that were opened. What happens to a file while it is read is looked at afterwards,
+        when its session is known.
+        """
         if self.listed.is_set() and len(found) <= _MOST_PUBLISHED:
             for root, file in found:
-                await self._files.check(root, file.place)
+                async with self._changing:
+                    await self._files.check(root, file.place)
             return
-        # What was kept comes last, of which most is there in the program's folder.
-        found.sort(key=lambda one: (one[0].is_kept, -one[1].mtime_ns))
-        for begin in range(0, len(found), _BATCH):
-            batch = [one for one in found[begin : begin + _BATCH] if not self._files.shows_original(*one)]
-            try:
-                entries: list[Entry | OSError | None] = await self._run_sync(
-                    self._files.read_all, batch, self._snapshot
-                )
-            except OSError as error:  # there is no thread
-                entries = [error] * len(batch)
-            for (root, file), entry in zip(batch, entries, strict=True):
-                if entry is not None and self._roots.get(root.label) is root:
-                    self._files.add_read(root, file, entry, publish=self.listed.is_set())
+        for batch in _in_batches(found):
+            async with self._changing:
+                await self._add_batch(batch)
+
+    async def _add_batch(self, found: list[RootFile]) -> None:
+        """Show sessions that are some of many. At the start nothing is published."""
+        batch = [one for one in found if not self._files.shows_original(*one)]
+        try:
+            entries: list[Entry | OSError | None] = await self._run_sync(self._files.read_all, batch, self._snapshot)
+        except OSError as error:  # there is no thread
+            entries = [error] * len(batch)
+        for (root, file), entry in zip(batch, entries, strict=True):
+            if entry is not None and self._roots.by_label.get(root.label) is root:
+                self._files.add_read(root, file, entry, publish=self.listed.is_set())
 
     async def _follow(self) -> None:
         while True:
@@ -285,22 +211,22 @@ class Sources:
                     found = await self._handle(event)
                 await self._add_listed(found)
 
-    async def _handle(self, event: WatchEvent) -> list[tuple[OpenRoot, ListedFile]]:
+    async def _handle(self, event: WatchEvent) -> list[RootFile]:
         """Look at what an event is about; the files of roots that were opened because of it."""
         if not isinstance(event, NameChanged | NameGone):
             return await self._look_again()
         self._watches.note_activity(event.directory)
-        found: list[tuple[OpenRoot, ListedFile]] = []
-        if (event.directory, event.name) in self._missing.values():
-            found = await self._open_roots()
-        for root in list(self._roots.values()):
+        found: list[RootFile] = []
+        if self._roots.waits_in(event.directory, event.name):
+            found = await self._update_roots()
+        for root in list(self._roots.by_label.values()):
             folder = root.place_of(event.directory)
             if folder == "" and isinstance(event, NameGone) and not root.is_kept:
                 # Its removal may follow, which the root itself is not told of as long as it is open.
                 root.watch_parent(self._watches)
             if root.is_lost(event.directory):
-                self._close_root(root, "its folder was moved away")
-                found += await self._open_roots()
+                self._roots.close(root, "its folder was moved away")
+                found += await self._update_roots()
                 continue
             if folder is None:
                 continue
@@ -342,23 +268,24 @@ class Sources:
         if root.files is not None:
             await self._check_database(root, "")
             return
-        files, known = await self._list(root, folder), set(root.places_below(folder))
+        files, known = await self._roots.list_below(root, folder), set(root.places_below(folder))
         listed = {file.place for file in files}
         gone = known - listed
         if len(listed - known) > _MOST_PUBLISHED:
-            await self._add_listed([(root, file) for file in files if file.place not in known])
+            for batch in _in_batches([(root, file) for file in files if file.place not in known]):
+                await self._add_batch(batch)
         for count, place in enumerate([*sorted(listed), *sorted(gone)]):
             if count % 64 == 0:
                 await trio.lowlevel.checkpoint()
             await self._files.check(root, place)
 
-    async def _on_gone(self, root: OpenRoot, place: str, *, is_folder: bool) -> list[tuple[OpenRoot, ListedFile]]:
+    async def _on_gone(self, root: OpenRoot, place: str, *, is_folder: bool) -> list[RootFile]:
         if is_folder:
             root.watched.discard(place)
             self._watches.forget(root.path_of(place))
             if not place:
-                self._close_root(root, "its folder was removed")
-                return await self._open_roots()
+                self._roots.close(root, "its folder was removed")
+                return await self._update_roots()
             # A root that was opened anew may have watched it already: it may be there again.
             await self._check_folder(root, place)
             return []
@@ -366,19 +293,19 @@ class Sources:
             await self._files.check(root, known)
         return []
 
-    async def _look_again(self) -> list[tuple[OpenRoot, ListedFile]]:
+    async def _look_again(self) -> list[RootFile]:
         """Events were missed: look at everything."""
-        found = await self._open_roots()
-        for root in list(self._roots.values()):
+        found = await self._update_roots()
+        for root in list(self._roots.by_label.values()):
             await self._check_folder(root, "")
         return found
 
     async def _retry(self, what: tuple[str, str]) -> None:
         name, place = what
         async with self._changing:
-            root = self._roots.get(name)
+            root = self._roots.by_label.get(name)
             if root is None:
-                found = await self._open_roots()
+                found = await self._update_roots()
             else:
                 found = []
                 await self._on_changed(root, place)
@@ -390,10 +317,24 @@ class Sources:
             await self._watches.has_polled.wait()
             await trio.sleep(POLL_S)
             for path in list(self._watches.polled):
-                async with self._changing:
-                    for root in list(self._roots.values()):
-                        folder = root.place_of(path)
-                        if folder is not None:
-                            await self._check_folder(root, folder)
+                await self._look_at_polled(path)
             if not self._watches.polled:
                 self._watches.has_polled = trio.Event()
+
+    async def _look_at_polled(self, path: str) -> None:
+        found: list[RootFile] = []
+        async with self._changing:
+            if self._roots.waits_in(path):
+                found = await self._update_roots()
+            for root in list(self._roots.by_label.values()):
+                folder = root.place_of(path)
+                if folder is not None:
+                    await self._check_folder(root, folder)
+        await self._add_listed(found)
+
+
+def _in_batches(found: list[RootFile]) -> Iterator[list[RootFile]]:
+    """Files, newest first. What was kept comes last, of which most is there in the program's folder."""
+    found.sort(key=lambda one: (one[0].is_kept, -one[1].mtime_ns))
+    for begin in range(0, len(found), _BATCH):
+        yield found[begin : begin + _BATCH]

@@ -15,7 +15,10 @@ from sessiond.store import dirfd
 
 
 class MadeFiles(Protocol):
-    """Transcripts that are put together from something else. Raises OSError."""
+    """Transcripts of which some are put together from something else. Raises OSError."""
+
+    def makes(self, place: str) -> bool:
+        """Whether this one is put together; then opening it, and its status, may take a while."""
 
     def open(self, place: str) -> int:
         """A descriptor, which the caller closes."""
@@ -57,6 +60,10 @@ class Folder(msgspec.Struct, eq=False, gc=False):
             status = os.fstat(self.fd)
             self._identity = status.st_dev, status.st_ino
         return self._identity
+
+    def makes(self, name: str) -> bool:
+        """Whether a transcript in it is put together from something else, so that opening it may take a while."""
+        return self.made is not None and self.made.makes(name)
 
     def open_file(self, name: str) -> int:
         """A descriptor of a transcript in it, for reading, which the caller closes. Follows no symlink."""

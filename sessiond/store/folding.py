@@ -112,21 +112,34 @@ def read_on(
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
 ) -> Advance:
-    """As `advance`, for a transcript of a folder; also for one of another program. Without `collect` odd lines have no
-    numbers: counting the lines before them at every step would take longer than the steps.
-    """
-    dialect = folder.dialect
+    """As `advance`, for a transcript of a folder; also for one of another program."""
     with dirfd.closing(folder.open_file(file_name)) as fd:
-        got = advance_open(
-            fd,
-            entry,
-            record_limit,
-            dialect=dialect,
-            max_bytes=max_bytes,
-            collect=collect,
-            parsed=parsed,
-            numbers_odd=collect,
-        )
+        return read_on_open(fd, folder, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed)
+
+
+def read_on_open(
+    fd: int,
+    folder: Folder,
+    entry: Entry,
+    record_limit: int,
+    *,
+    max_bytes: int | None = None,
+    collect: bool = True,
+    parsed: Mapping[int, Line] | None = None,
+) -> Advance:
+    """As `read_on`, on an open file. Without `collect` odd lines have no numbers: counting the lines before them at
+    every step would take longer than the steps.
+    """
+    got = advance_open(
+        fd,
+        entry,
+        record_limit,
+        dialect=folder.dialect,
+        max_bytes=max_bytes,
+        collect=collect,
+        parsed=parsed,
+        numbers_odd=collect,
+    )
     if folder.source is not None:
         got.entry = keep_identity(got.entry, entry)
     return got

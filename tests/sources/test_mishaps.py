@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.followed_store import append
 from support.foreign_sessions import UUID, FollowedSources, followed_sources, key_of, pi_file, pi_line
 from support.opencode_database import make_database
 from support.shortage import free_descriptors
 
+from sessiond.model.dialects import DIALECTS
+from sessiond.model.record import Record
 from sessiond.sources.event_files import EventFiles
 from sessiond.sources.root import OpenRoot
 from sessiond.store import dirfd
+
+PI = DIALECTS["pi"]
 
 
 @pytest.fixture
@@ -44,7 +50,7 @@ def no_descriptors() -> Iterator[None]:
 
 
 def root_of(followed: FollowedSources) -> OpenRoot:
-    return followed.sources._roots["pi"]
+    return followed.sources._roots.by_label["pi"]
 
 
 def complaints(followed: FollowedSources) -> list[str]:
@@ -79,7 +85,7 @@ async def test_a_folder_removed_before_it_could_be_watched_is_watched_when_it_co
     followed: FollowedSources, home: Path
 ) -> None:
     root = root_of(followed)
-    assert not followed.sources._watch(root, "sessions/later")
+    assert not followed.sources._roots.watch(root, "sessions/later")
     pi_file(home, 2, "two", folder="later")
     await followed.wait_until(lambda: key_of(2) in followed.keys)
     pi_file(home, 3, "three", folder="later")
@@ -100,6 +106,36 @@ async def test_a_root_whose_path_is_no_text_is_a_line_in_doctor_and_nothing_else
         await followed.wait_until(lambda: followed.keys == {key_of(1)})
         await followed.sources.save()
         assert complaints(followed) == []
+
+
+async def test_a_file_removed_while_it_is_read_leaves_no_session(tmp_path: Path, home: Path) -> None:
+    older, newer = (pi_file(home, number, "hello") for number in (1, 2))
+    os.utime(older, (1, 1))
+    removed: list[Path] = []
+
+    def parse_and_remove(line: bytes) -> Record:
+        if not removed and b"hello" in line:
+            removed.append(newer)
+            newer.unlink()
+            threading.Event().wait(0.1)  # here the event loop learns that it is gone
+        return PI.parse(line)
+
+    dialects = {"pi": replace(PI, parse=parse_and_remove)}
+    async with followed_sources(tmp_path, home, dialects=dialects) as followed:
+        await followed.wait_until(lambda: followed.keys == {key_of(1)})
+        assert removed == [newer]
+        assert complaints(followed) == []
+
+
+async def test_a_program_that_is_installed_where_nothing_can_be_watched_is_found_by_looking(
+    tmp_path: Path, home: Path
+) -> None:
+    async with followed_sources(tmp_path, home) as followed:
+        sources, watches = followed.sources, followed.sources._watches
+        watches.forget(str(home))
+        pi_file(home, 1, "hello")
+        await sources._look_at_polled(str(home))
+        assert followed.keys == {key_of(1)}
 
 
 async def test_doctor_says_nothing_of_odd_files_that_were_removed(followed: FollowedSources, home: Path) -> None:
