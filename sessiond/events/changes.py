@@ -9,7 +9,7 @@ from sessiond.model import lax
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.model.record import ENTRY, FINAL, RUN, Record
 from sessiond.store.catalog import Session
-from sessiond.store.folding import FoldedLine
+from sessiond.store.folded_steps import FoldedLine
 
 
 class _RunNews(msgspec.Struct, frozen=True, gc=False, rename="camel"):

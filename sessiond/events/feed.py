@@ -22,7 +22,8 @@ from sessiond.model.entry import Entry
 from sessiond.store import folding, scan, transcript
 from sessiond.store.adoption import claim_to_restore, is_own_key, keep_origin
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.folding import Advance, FoldedLine
+from sessiond.store.folded_steps import FoldedLine
+from sessiond.store.folding import Advance
 from sessiond.store.store import SessionStore
 from sessiond.store.transcript import WrittenBytes
 

@@ -11,7 +11,7 @@ from sessiond.events.replay import message_event
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, Phase
 from sessiond.store.catalog import Session
-from sessiond.store.folding import FoldedLine
+from sessiond.store.folded_steps import FoldedLine
 from sessiond.store.store import SessionStore
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sessiond.store import folding
 from sessiond.store.catalog import Folder, Session
+from sessiond.store.folded_steps import FoldedLine
 
 
 class StoreListener(Protocol):
@@ -14,7 +14,7 @@ class StoreListener(Protocol):
     def poke(self, session: Session) -> bool:
         """There is more in the file, such as a commit. Whether records that the daemon wrote are left to read."""
 
-    def session_created(self, session: Session, steps: list[folding.FoldedLine]) -> None:
+    def session_created(self, session: Session, steps: list[FoldedLine]) -> None:
         """The daemon created a session, with these records in it."""
 
     def folder_opened(self, folder: Folder) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sessiond.store import folding
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.folding import FoldedLine
+from sessiond.store.folded_steps import FoldedLine
 from sessiond.store.listener import StoreListener
 from sessiond.store.store import SessionStore
 
