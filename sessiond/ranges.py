@@ -38,6 +38,8 @@ SEND_WAIT_S = Range(0, _DAY_S, 30)
 INBOX_WAIT_S = Range(0, 3600, 0)
 # Ten years.
 TOKEN_TTL_S = Range(1, 10 * 365 * _DAY_S, 3600)
+# A page is left open over a working day, and not for ever.
+PAGE_TTL_S = Range(1, 30 * _DAY_S, _DAY_S // 2)
 
 SOURCE_WORDS = ("sessiond", "claude", "codex", "gemini", "pi", "opencode")
 SESSION_KINDS = ("main", "group", "cron", "hook", "node", "other")

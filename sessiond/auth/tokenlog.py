@@ -1,9 +1,9 @@
 """The log of issued and revoked tokens, as lines of JSON. Sans-io: `sessions/tokens.py` reads and writes the file.
 
 A line is `{"type": "revoked", "id", "at", "expiresAt"?}` or `{"type": "issued", "id", "scopes", "sandboxed",
-"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?, "parent"?}`. `parent` is the id of the token that minted
-this one; times are milliseconds since 1970. No line holds a token itself. The file grows by one line per event and is
-rewritten when half of its lines are about expired tokens.
+"issuedAt", "expiresAt", "sessionKey"?, "agentId"?, "runId"?, "parent"?, "page"?}`. `parent` is the id of the token that
+minted this one, `page` says that it is a page's; times are milliseconds since 1970. No line holds a token itself. The
+file grows by one line per event and is rewritten when half of its lines are about expired tokens.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     session_key: Annotated[str | None, Meta(description="The session that it acts as.")] = None
     agent_id: Annotated[str | None, Meta(description="The agent that it belongs to.")] = None
     run_id: Annotated[str | None, Meta(description="The run that minted it.")] = None
+    page: Annotated[bool, Meta(description="Whether the page of `sessiond web` holds it.")] = False
     # Without a default, so that these two are always on the wire.
     sandboxed: Annotated[bool, Meta(description="Whether its holder is sandboxed.")]
     revoked: Annotated[bool, Meta(description="Whether it was ended before its time.")]
@@ -44,6 +45,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     agent_id: str | None = None
     run_id: str | None = None
     parent: str | None = None
+    page: bool = False
 
 
 class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag="revoked"):
@@ -104,6 +106,7 @@ class TokenLog:
             agent_id=claims.agent_id,
             run_id=claims.run_id,
             parent=parent,
+            page=claims.is_page,
         )
 
     def revoke(self, token_id: str, now_ms: int, expires_at_ms: int | None = None) -> Revocation | None:
@@ -159,6 +162,7 @@ class TokenLog:
                 session_key=record.session_key,
                 agent_id=record.agent_id,
                 run_id=record.run_id,
+                page=record.page,
                 sandboxed=record.sandboxed,
                 revoked=record.id in self._invalid,
             )

@@ -39,8 +39,8 @@ TOKEN_ID = re.compile(r"[0-9a-f]{32}")
 
 # Registered claims (RFC 8392 section 3.1) and our own, in the range for private use (below -65536).
 _ISS, _SUB, _EXP, _IAT, _CTI = 1, 2, 4, 6, 7
-_AGENT, _RUN, _SANDBOXED, _SCOPES = -70_001, -70_002, -70_003, -70_004
-_CLAIMS = frozenset({_ISS, _SUB, _EXP, _IAT, _CTI, _AGENT, _RUN, _SANDBOXED, _SCOPES})
+_AGENT, _RUN, _SANDBOXED, _SCOPES, _PAGE = -70_001, -70_002, -70_003, -70_004, -70_005
+_CLAIMS = frozenset({_ISS, _SUB, _EXP, _IAT, _CTI, _AGENT, _RUN, _SANDBOXED, _SCOPES, _PAGE})
 
 # The first bytes of every token: tag 18, array of four, protected header {alg: EdDSA}, empty unprotected header. They
 # are checked before decoding, so that in an unsigned message the CBOR decoder only ever sees two byte strings.
@@ -64,6 +64,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str | None = None
     run_id: str | None = None
     sandboxed: bool = False
+    is_page: bool = False
 
     def caller(self) -> Caller:
         """The caller who holds the token. If the token names a session, its agent is the session's."""
@@ -75,6 +76,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
             agent_id=agent_id,
             run_id=self.run_id,
             sandboxed=self.sandboxed,
+            is_page=self.is_page,
             token_id=self.id,
             expires_at_ms=self.expires_at_ms,
         )
@@ -90,6 +92,7 @@ def mint(
     agent_id: str | None = None,
     run_id: str | None = None,
     sandboxed: bool = False,
+    is_page: bool = False,
     random: Callable[[int], bytes] = os.urandom,
 ) -> tuple[str, Claims]:
     """A new token and its claims. `session_key` is canonical; `ttl_seconds` is floored and clamped to 1 s - 10 years.
@@ -116,6 +119,7 @@ def mint(
         agent_id=agent_id,
         run_id=run_id,
         sandboxed=sandboxed,
+        is_page=is_page,
     )
     signed = cose.sign(cose.encode(_to_cwt(claims)), key.private)
     return base64.urlsafe_b64encode(signed).rstrip(b"=").decode("ascii"), claims
@@ -200,7 +204,12 @@ def _signed_bytes(text: str) -> bytes:
 
 
 def _to_cwt(claims: Claims) -> dict[int, Any]:
-    optional = {_SUB: claims.session_key, _AGENT: claims.agent_id, _RUN: claims.run_id}
+    optional = {
+        _SUB: claims.session_key,
+        _AGENT: claims.agent_id,
+        _RUN: claims.run_id,
+        _PAGE: claims.is_page or None,
+    }
     return {
         _ISS: ISSUER,
         _EXP: claims.expires_at_ms // 1000,
@@ -225,6 +234,7 @@ def _from_cwt(cwt: Any) -> Claims:
         "agent_id": cwt.get(_AGENT),
         "run_id": cwt.get(_RUN),
         "sandboxed": cwt.get(_SANDBOXED),
+        "is_page": cwt.get(_PAGE, False),
     }
     claims = msgspec.convert(fields, Claims)
     if not set(claims.scopes) <= set(SCOPES):

@@ -22,7 +22,13 @@ SCOPES = ("list", "read", "send", "spawn", "admin")
 def show(tokens: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     columns = (
         Column("ID", lambda token: token["id"], keep=9),
-        Column("SESSION", lambda token: token.get("sessionKey"), least=12, keep=5, fit=clip_key),
+        Column(
+            "SESSION",
+            lambda token: "page" if token.get("page") else token.get("sessionKey"),
+            least=12,
+            keep=5,
+            fit=clip_key,
+        ),
         Column("AGENT", lambda token: token.get("agentId"), least=6, keep=4),
         Column("SCOPES", lambda token: " ".join(token["scopes"]), least=8, keep=6),
         Column("SANDBOX", lambda token: "yes" if token["sandboxed"] else "", keep=1),

@@ -49,13 +49,14 @@ def _context(services: Services, request: HttpRequest) -> Context:
     return Context(caller=request.caller, peer=None, services=services, budgets=services.budgets, unsent=request.unsent)
 
 
-def _require_scope(caller: Caller, scope: str) -> None:
+def require_scope(caller: Caller, scope: str) -> None:
+    """Raise Forbidden for a caller without the scope."""
     if not caller.has(scope):
         raise Forbidden(f"this needs the scope `{scope}`")
 
 
 async def _history(services: Services, request: HttpRequest) -> Answer:
-    _require_scope(request.caller, "read")
+    require_scope(request.caller, "read")
     await services.loaded.wait()
     query = request.query
     params = _HISTORY_PARAMS.convert(
@@ -137,7 +138,7 @@ class _RoleHead(msgspec.Struct, frozen=True, gc=False):
 _role_of = msgspec.json.Decoder(_RoleHead).decode
 
 
-class _SseSink:
+class SseSink:
     """The sink of a subscription that writes to an SSE stream. Holds one event; the subscription queues the rest."""
 
     def __init__(self, services: Services, stream: EventStream, *, tools: bool) -> None:
@@ -200,7 +201,7 @@ async def _follow(
     unsent: Sequence[Share] = (),
 ) -> None:
     """Send the history page, then each new message. Follows the key, so that it continues after a reset."""
-    sink = _SseSink(services, stream, tools=tools)
+    sink = SseSink(services, stream, tools=tools)
     following = Subscription(sink, limit=services.config.limits.max_queued_events)
     if page is not None:
         await stream.event(msgspec.json.encode(page), name="history", cursor=page.cursor)
@@ -217,7 +218,7 @@ async def _follow(
 
 
 async def _kill(services: Services, request: HttpRequest) -> Answer:
-    _require_scope(request.caller, "admin")
+    require_scope(request.caller, "admin")
     await services.loaded.wait()
     params = sessions_kill.SessionsKillParams(key=request.params["key"])
     done = await sessions_kill.handle(_context(services, request), params)
@@ -225,6 +226,6 @@ async def _kill(services: Services, request: HttpRequest) -> Answer:
 
 
 async def _metrics(services: Services, request: HttpRequest) -> Answer:
-    _require_scope(request.caller, "admin")
+    require_scope(request.caller, "admin")
     await trio.lowlevel.checkpoint()
     return HttpResponse(200, metrics.text(services).encode(), "text/plain; version=0.0.4; charset=utf-8")

@@ -23,7 +23,9 @@ from sessiond.config.settings import Config
 from sessiond.daemon import logs, memory, notify
 from sessiond.daemon.app import App, key_rules, open_app
 from sessiond.daemon.dumps import forbid_dumps
+from sessiond.daemon.http_page import add_page_routes
 from sessiond.daemon.http_sessions import add_session_routes
+from sessiond.daemon.page_port import PagePort
 from sessiond.errors import ConfigError, StoreGone, StoreInUse, pluralize
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener, SocketPaths
@@ -130,6 +132,7 @@ class _DaemonProcess:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, listeners)
+                self._serve_page(app, server, listeners)
                 app.background.start_soon(self._announce, app, listeners)
                 if (interval_s := notify.watchdog_seconds()) is not None:
                     app.background.start_soon(self._watchdog, interval_s)
@@ -144,6 +147,12 @@ class _DaemonProcess:
         finally:
             for listener in listeners:
                 listener.close()
+
+    def _serve_page(self, app: App, server: Server, listeners: tuple[Listener, ...]) -> None:
+        folder = listening.socket_paths(os.environ, self._store).sessiond.parent
+        port = PagePort(server, listeners, folder, app.services.clock.wall_ms)
+        app.services.page.listener = port
+        app.background.start_soon(port.run)
 
     async def _stop_on_second_signal(self, server: Server) -> None:
         await self._second_signal.wait()
@@ -244,6 +253,7 @@ def _server(app: App, config: Config) -> Server:
         ),
     )
     add_session_routes(server.router, services)
+    add_page_routes(server.router, services)
     return server
 
 

@@ -41,6 +41,7 @@ from sessiond.runs.supervisor import RunSupervisor
 from sessiond.runtimes.attached import AttachedAgents, Connection
 from sessiond.sessions import listing, resolve
 from sessiond.sessions.lifecycle import SessionChanges
+from sessiond.sessions.page_access import PageAccess
 from sessiond.sessions.tokens import Tokens
 from sessiond.sources.sources import Sources
 from sessiond.store.catalog import Session
@@ -103,9 +104,11 @@ class Services:
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
 
     encoder: Encoder = field(init=False)
+    page: PageAccess = field(init=False)
 
     def __post_init__(self) -> None:
         self.encoder = Encoder(self.store, self.patterns)
+        self.page = PageAccess(self.tokens, self.clock)
 
     def run_scopes(self, key: str) -> frozenset[str]:
         """The scopes of a run in this session: a sub-agent has those of the configuration, others all but `admin`."""

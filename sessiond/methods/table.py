@@ -14,6 +14,8 @@ from sessiond.methods import (
     daemon_doctor,
     daemon_status,
     gateway_sessions_list,
+    http_close,
+    http_open,
     initialize,
     ping,
     rpc_discover,
@@ -87,5 +89,7 @@ METHODS: tuple[Method, ...] = tuple(
         tokens_mint,
         tokens_revoke,
         tokens_list,
+        http_open,
+        http_close,
     )
 )

@@ -14,7 +14,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The identity that every authorization check uses. Source: security.md, "Callers".
 
     `kind` is `owner` (same uid on sessiond.sock, no token), `token`, or `nobody` (not authenticated yet).
-    `session_key` is canonical. The owner has no session and every scope.
+    `session_key` is canonical. The owner has no session and every scope. `is_page`: the owner's own page, which
+    sees all and does what its scopes permit.
     """
 
     kind: Literal["owner", "token", "nobody"]
@@ -23,6 +24,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str | None = None
     run_id: str | None = None
     sandboxed: bool = False
+    is_page: bool = False
     token_id: str | None = None
     expires_at_ms: int | None = None
 

@@ -4,7 +4,8 @@ The only place for that decision: every transport, method, event and search resu
 
 Whom a caller acts as (security.md, "Callers"):
 
-- The owner sees everything. So does an unsandboxed token with scope `admin` that names neither a session nor an agent.
+- The owner sees everything, and so does the owner's page. So does an unsandboxed token with scope `admin` that names
+  neither a session nor an agent.
 - A token with a session key acts as that session, whatever else it says.
 - A token with an agent but no session (an adapter) acts as that agent's main session.
 - Sessions of other programs (`claude:...`) are seen by the owner and by unsandboxed callers whose visibility is `all`.
@@ -221,7 +222,7 @@ def matches_wildcard(pattern: str, text: str) -> bool:
 
 
 def _stands_for_the_owner(caller: Caller) -> bool:
-    if caller.kind == "owner":
+    if caller.kind == "owner" or caller.is_page:
         return True
     anonymous = caller.session_key is None and caller.agent_id is None
     return caller.kind == "token" and "admin" in caller.scopes and anonymous and not caller.sandboxed

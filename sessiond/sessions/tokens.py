@@ -95,6 +95,7 @@ class Tokens:
         ttl_seconds: float,
         parent: str | None = None,
         run_id: str | None = None,
+        is_page: bool = False,
     ) -> tuple[str, Claims]:
         """A new token; its line in the log is on disk when this returns. Revoking `parent`, its minter, revokes it too.
 
@@ -112,6 +113,7 @@ class Tokens:
             agent_id=agent_id,
             run_id=run_id,
             sandboxed=sandboxed,
+            is_page=is_page,
         )
         await self._note(log.issue(claims, parent))
         return text, claims

@@ -1,4 +1,4 @@
-"""The HTTP routes, and the handlers that need no session: `GET /`, `POST /rpc` and `GET /healthz`.
+"""The HTTP routes, and the handlers that need no session: `POST /rpc`, `GET /healthz`, and the text of `GET /`.
 
 Knows paths and the dispatcher; knows no sockets and no method.
 """
@@ -113,12 +113,11 @@ def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str
 
 
 def add_standard_routes(router: Router, dispatcher: Dispatcher[Any], active_connections: ActiveConnections) -> None:
-    """`GET /`, `POST /rpc` and `GET /healthz`."""
+    """`POST /rpc` and `GET /healthz`."""
 
     async def rpc(request: HttpRequest) -> Answer:
         return await call_over_http(dispatcher, active_connections, request)
 
-    router.add("GET", "/", describe_routes, free=True)
     router.add("POST", "/rpc", rpc, max_body_bytes=dispatcher.limits.max_frame_bytes)
     router.add("GET", "/healthz", healthz, free=True)
 

@@ -71,6 +71,7 @@ class Server:
         self._waiting_for_place: dict[trio.CancelScope, None] = {}
         self._refusing = 0
         self._accepting = trio.CancelScope()
+        self._acceptors: tuple[trio.Nursery, trio.Nursery] | None = None
         self._serving = trio.CancelScope()
         add_standard_routes(self.router, dispatcher, self.active_connections)
 
@@ -86,9 +87,27 @@ class Server:
             async with trio.open_nursery() as connections:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
+                        self._acceptors = accepting, connections
                         for listener in listeners:
                             accepting.start_soon(self._accept, listener, connections)
                         task_status.started()
+                        await trio.sleep_forever()
+
+    def serve_also(self, listener: Listener) -> Callable[[], None]:
+        """Serve one more listener; the returned function ends that, and closes it. Connections of it go on."""
+        assert self._acceptors is not None, "served before"
+        accepting, connections = self._acceptors
+        scope = trio.CancelScope()
+
+        async def accept() -> None:
+            try:
+                with scope:
+                    await self._accept(listener, connections)
+            finally:
+                listener.close()
+
+        accepting.start_soon(accept)
+        return scope.cancel
 
     def stop_accepting(self) -> None:
         """Accept no more connections; existing ones go on."""

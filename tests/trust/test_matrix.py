@@ -96,6 +96,8 @@ ROWS: dict[str, Row] = {
     "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
     "tokens.list": Row(("admin",)),
     "tokens.revoke": Row(("admin",), {"id": "nothing"}, -32602),
+    "http.open": Row(("admin",), {"scopes": ["list"]}, narrowed=FORBIDDEN),
+    "http.close": Row(("admin",), narrowed=FORBIDDEN),
 }
 
 NAMES = [name for method in METHODS for name in (method.name, *method.aliases)]
@@ -202,6 +204,13 @@ class RouteCase:
 
 ROUTE_CASES = (
     RouteCase("GET", "/", None),
+    RouteCase("GET", "/client.js", None),
+    RouteCase("POST", "/client.js", (), 405),
+    RouteCase("POST", "/page/token", None, 400),
+    RouteCase("GET", "/page/token", (), 405),
+    # None of these callers is a page.
+    RouteCase("POST", "/page/close", (), 403),
+    RouteCase("GET", "/events", ("list",)),
     RouteCase("GET", "/healthz", None),
     RouteCase("HEAD", "/healthz", None),
     RouteCase("GET", "/metrics", ("admin",)),

@@ -22,6 +22,7 @@ COMMANDS = {
         "inbox": "",
         "wait": "",
         "watch": "",
+        "web": "",
         "search": "",
         "spawn": "",
         "agents": "",

@@ -1,0 +1,151 @@
+"""The HTTP routes of the owner's page: its files, its token and its end, and the changes of all sessions.
+
+The files are those of `sessiond/web`, served as they lie there. Knows no sockets.
+Source: security.md, "The page"; protocol.md, "HTTP".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.resources import files
+
+import msgspec
+import trio
+
+from sessiond.daemon.http_sessions import SseSink, require_scope
+from sessiond.errors import Forbidden, InvalidParams, NotFound, StorageError
+from sessiond.events import replay
+from sessiond.events.subscription import Subscription
+from sessiond.methods.following import EventFilter
+from sessiond.methods.services import Services
+from sessiond.tasks import run_in_thread
+from sessiond.transports.exchange import (
+    JSON_TYPE,
+    Answer,
+    EventStreamAnswer,
+    HttpError,
+    HttpRequest,
+    HttpResponse,
+    json_response,
+)
+from sessiond.transports.routes import Router, describe_routes
+from sessiond.transports.sse import EventStream
+
+_FOLDER = files("sessiond") / "web"
+_INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webp": "image/webp",
+}
+_MAX_TRADE_BYTES = 4096
+# Transcripts are an attacker's text: whatever of them became markup in spite of the page's care can load, send and run
+# nothing. Also of a single file that is opened for itself.
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = (
+    ("Content-Security-Policy", _CSP),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+
+
+def add_page_routes(router: Router, services: Services) -> None:
+    """`GET /` and the files of the page, `POST /page/token`, `POST /page/close`, `GET /events`."""
+    router.add("GET", "/", _index, free=True)
+    # Only names that are there have a route, so that no path leads out of the folder.
+    for name in page_files():
+        router.add("GET", f"/{name}", partial(_file, name), free=True)
+    router.add("POST", "/page/token", partial(_trade, services), free=True, max_body_bytes=_MAX_TRADE_BYTES)
+    router.add("POST", "/page/close", partial(_close, services), max_body_bytes=_MAX_TRADE_BYTES)
+    router.add("GET", "/events", partial(_events, services))
+
+
+def page_files() -> list[str]:
+    """The names of the files of the page."""
+    names = [entry.name for entry in _FOLDER.iterdir() if entry.is_file()] if _FOLDER.is_dir() else []
+    return sorted(name for name in names if _type_of(name) is not None)
+
+
+def _type_of(name: str) -> str | None:
+    return _TYPES.get(name[name.rfind(".") :])
+
+
+async def _index(request: HttpRequest) -> Answer:
+    """The page for a browser; for a person with curl the list of routes."""
+    if "text/html" in request.headers.get("accept", "") and (_FOLDER / _INDEX).is_file():
+        return await _file(_INDEX, request)
+    return await describe_routes(request)
+
+
+async def _file(name: str, _request: HttpRequest) -> Answer:
+    try:
+        data = await run_in_thread((_FOLDER / name).read_bytes)
+    except FileNotFoundError:
+        raise NotFound("There is nothing at this path.") from None
+    except OSError:
+        raise StorageError("A file of the page cannot be read; is sessiond being installed anew?") from None
+    return HttpResponse(200, data, _type_of(name) or "", _HEADERS)
+
+
+class _Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    code: str
+
+
+async def _trade(services: Services, request: HttpRequest) -> Answer:
+    """A token for a one-time code. Source: security.md, "The page"."""
+    _require_json(request)
+    try:
+        code = msgspec.json.decode(request.body, type=_Trade).code
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidParams('The body is {"code": "..."}.', field="code") from None
+    text, claims = await services.page.trade(code)
+    return json_response({"token": text, "id": claims.id, "scopes": claims.scopes, "expiresAt": claims.expires_at_ms})
+
+
+async def _close(services: Services, request: HttpRequest) -> Answer:
+    """Revoke the token with which it is asked, if it is a page's."""
+    if not request.caller.is_page:
+        raise Forbidden("Only a page can be closed so; a token is revoked by `tokens.revoke`.")
+    _require_json(request)
+    await services.tokens.revoke(token_id=request.caller.token_id, text=None)
+    return json_response({"ok": True})
+
+
+def _require_json(request: HttpRequest) -> None:
+    """Raise HttpError for a type that another page's form could send."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
+        raise HttpError(415, "unsupported_media_type", "Send application/json.")
+
+
+async def _events(services: Services, request: HttpRequest) -> Answer:
+    """`sessions.changed` of every session that the caller may see, as they come; first `ready`."""
+    require_scope(request.caller, "list")
+    await services.loaded.wait()
+    return EventStreamAnswer(partial(_follow_changes, services))
+
+
+async def _follow_changes(services: Services, stream: EventStream) -> None:
+    sees = EventFilter(services, stream.caller).sees
+
+    def sees_rows(key: str, spawned_by: str | None, transcript: bool) -> bool:
+        return not transcript and sees(key, spawned_by, False)
+
+    sink = SseSink(services, stream, tools=False)
+    following = Subscription(sink, limit=services.config.limits.max_queued_events)
+    services.bus.follow(following, None, sees_rows)
+    try:
+        # From here on no change is missed, so a list that is asked for now is complete with what follows.
+        await stream.event(b"{}", name="ready")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sink.run)
+            nursery.start_soon(replay.pump, following, services.store)
+    finally:
+        services.bus.forget(following)

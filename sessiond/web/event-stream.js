@@ -1,0 +1,88 @@
+/**
+ * Server-Sent Events from the body of a response. `EventSource` sends no header, so no token: this reads what `fetch`
+ * brings. Knows the text format (HTML Living Standard, 9.2); knows no events of sessions.
+ *
+ * @typedef {{name: string, id: string | null, data: string}} ServerEvent  `id` is null for an event without one
+ */
+
+/** Cuts text into events, however it is cut into chunks. */
+export class EventParser {
+  /** The parts of a line whose end has not come yet. @type {string[]} */
+  #line = [];
+  #name = "";
+  /** @type {string | null} */
+  #id = null;
+  /** @type {string[]} */
+  #data = [];
+
+  /**
+   * The events that end in this chunk.
+   * @param {string} chunk
+   * @returns {ServerEvent[]}
+   */
+  push(chunk) {
+    /** @type {ServerEvent[]} */
+    const events = [];
+    let start = 0;
+    for (let end = chunk.indexOf("\n"); end >= 0; end = chunk.indexOf("\n", start)) {
+      // A message may be megabytes in one line: its parts are joined once.
+      this.#line.push(chunk.slice(start, end));
+      const line = this.#line.join("");
+      this.#line = [];
+      start = end + 1;
+      const event = this.#take(line.endsWith("\r") ? line.slice(0, -1) : line);
+      if (event) events.push(event);
+    }
+    if (start < chunk.length) this.#line.push(chunk.slice(start));
+    return events;
+  }
+
+  /**
+   * @param {string} line
+   * @returns {ServerEvent | null}
+   */
+  #take(line) {
+    if (line === "") return this.#dispatch();
+    const colon = line.indexOf(":");
+    const field = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
+    if (field === "event") this.#name = value;
+    else if (field === "id") this.#id = value;
+    else if (field === "data") this.#data.push(value);
+    return null;
+  }
+
+  /** @returns {ServerEvent | null} */
+  #dispatch() {
+    const event = { name: this.#name || "message", id: this.#id, data: this.#data.join("\n") };
+    const isEvent = this.#data.length > 0;
+    this.#name = "";
+    this.#id = null;
+    this.#data = [];
+    return isEvent ? event : null;
+  }
+}
+
+/**
+ * The events of a response, as they come. `onAlive` is called for whatever comes, comments too.
+ * @param {ReadableStream<Uint8Array>} body
+ * @param {() => void} [onAlive]
+ * @returns {AsyncGenerator<ServerEvent, void>}
+ */
+export async function* readEvents(body, onAlive = () => {}) {
+  const parser = new EventParser();
+  const decoder = new TextDecoder();
+  const reader = body.getReader();
+  try {
+    for (;;) {
+      // A connection that is lost in the middle ends the stream like any other end: whoever reads opens it again.
+      const { done, value } = await reader.read().catch(() => ({ done: true, value: undefined }));
+      if (done) return;
+      onAlive();
+      yield* parser.push(decoder.decode(value, { stream: true }));
+    }
+  } finally {
+    // Whoever reads no further wants no more of it: the daemon ends the stream.
+    await reader.cancel().catch(() => {});
+  }
+}

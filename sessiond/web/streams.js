@@ -1,0 +1,183 @@
+/**
+ * The streams of a page: each is opened anew after it has ended, until it is stopped, paused or refused. The first one
+ * says whether the daemon is there.
+ *
+ * @typedef {"live" | "reconnecting" | "away"} StreamState
+ * @typedef {{path: string, headers: Record<string, string>}} StreamRequest
+ * @typedef {object} Follower
+ * @property {boolean} isMain whether it decides the state of the connection
+ * @property {() => StreamRequest} request asked for each time the stream is opened: where it resumes
+ * @property {(name: string, data: any) => unknown} onEvent the next event waits for its promise
+ * @property {((error: CallError) => void)} [onError] the stream is over: the daemon refuses it
+ */
+
+import { CallError } from "./call-error.js";
+import { readEvents } from "./event-stream.js";
+import { Backoff, isLasting } from "./retry.js";
+
+/** A daemon that restarts is back within a second or a few; after this it is away. */
+const AWAY_MS = 4000;
+/** The daemon sends something every 15 seconds: a stream that is silent for so long is dead (a tunnel that hangs). */
+const SILENCE_MS = 40_000;
+
+export class Streams {
+  /** @type {Set<AbortController>} */
+  #open = new Set();
+  /** @type {Set<() => void>} */
+  #waiting = new Set();
+  /** @type {Promise<void> | null} */
+  #paused = null;
+  #unpause = () => {};
+  #isClosed = false;
+  #request;
+  #onState;
+
+  /**
+   * @param {(path: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response>} request
+   * @param {(state: StreamState) => void} onState
+   */
+  constructor(request, onState) {
+    this.#request = request;
+    this.#onState = onState;
+  }
+
+  /**
+   * Follow until the returned function is called. After that nothing is called any more.
+   * @param {Follower} follower
+   * @returns {() => void}
+   */
+  follow(follower) {
+    const stopped = new AbortController();
+    void this.#run(follower, stopped.signal);
+    return () => stopped.abort();
+  }
+
+  /** End what is open; `resume` opens it again. */
+  pause() {
+    this.#paused ??= new Promise((resolve) => {
+      this.#unpause = resolve;
+    });
+    for (const stream of this.#open) stream.abort();
+  }
+
+  resume() {
+    this.#paused = null;
+    this.#unpause();
+    this.retry();
+  }
+
+  /** End everything for good. */
+  close() {
+    this.#isClosed = true;
+    for (const stream of this.#open) stream.abort();
+    this.resume();
+  }
+
+  /** End the present delays. */
+  retry() {
+    for (const wake of [...this.#waiting]) wake();
+  }
+
+  /**
+   * Wait, until `retry` at most. Rejects with the reason of the signal.
+   * @param {number} ms
+   * @param {AbortSignal} [signal]
+   */
+  async wait(ms, signal) {
+    signal?.throwIfAborted();
+    await new Promise((/** @type {(value?: unknown) => void} */ resolve) => {
+      const wake = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", wake);
+        this.#waiting.delete(wake);
+        resolve();
+      };
+      const timer = setTimeout(wake, ms);
+      signal?.addEventListener("abort", wake);
+      this.#waiting.add(wake);
+    });
+    signal?.throwIfAborted();
+  }
+
+  /**
+   * @param {Follower} follower
+   * @param {AbortSignal} stopped
+   */
+  async #run(follower, stopped) {
+    const backoff = new Backoff();
+    let lostAt = 0;
+    const onLive = () => {
+      backoff.reset();
+      lostAt = 0;
+      if (follower.isMain) this.#onState("live");
+    };
+    while (!stopped.aborted && !this.#isClosed) {
+      if (this.#paused) {
+        await this.#paused;
+        lostAt = 0;
+        continue;
+      }
+      const error = await this.#read(follower, stopped, onLive);
+      if (stopped.aborted) return;
+      if (this.#paused && !this.#isClosed) continue;
+      if (error && isLasting(error.type)) {
+        follower.onError?.(error);
+        return;
+      }
+      if (this.#isClosed) break;
+      lostAt ||= Date.now();
+      if (follower.isMain) this.#onState(Date.now() - lostAt < AWAY_MS ? "reconnecting" : "away");
+      await this.wait(Math.max(backoff.next(), error?.retryAfterMs ?? 0), stopped).catch(() => {});
+    }
+    if (!stopped.aborted) follower.onError?.(new CallError(-32001, "unauthenticated", "This page was closed."));
+  }
+
+  /**
+   * Read one stream to its end; why it has ended, null where it just did.
+   * @param {Follower} follower
+   * @param {AbortSignal} stopped
+   * @param {() => void} onLive
+   * @returns {Promise<CallError | null>}
+   */
+  async #read(follower, stopped, onLive) {
+    const stream = new AbortController();
+    const end = () => stream.abort();
+    stopped.addEventListener("abort", end);
+    this.#open.add(stream);
+    let timer = setTimeout(end, SILENCE_MS);
+    const onAlive = () => {
+      clearTimeout(timer);
+      timer = setTimeout(end, SILENCE_MS);
+    };
+    try {
+      const { path, headers } = follower.request();
+      const response = await this.#request(path, { ...headers, Accept: "text/event-stream" }, stream.signal);
+      onLive();
+      if (!response.body) return null;
+      for await (const { name, data } of readEvents(response.body, onAlive)) {
+        const parsed = JSON.parse(data);
+        if (name === "error") return new CallError(0, parsed.error.type, parsed.error.message, parsed.error);
+        await follower.onEvent(name, parsed);
+        if (stream.signal.aborted) return null;
+      }
+      return null;
+    } catch (error) {
+      if (error instanceof CallError) return error;
+      // A fault of a handler is not to be hidden; the stream goes on behind the event.
+      if (!stream.signal.aborted) reportError(error);
+      return null;
+    } finally {
+      clearTimeout(timer);
+      stopped.removeEventListener("abort", end);
+      this.#open.delete(stream);
+      stream.abort();
+    }
+  }
+}
+
+/** @param {unknown} error */
+function reportError(error) {
+  setTimeout(() => {
+    throw error;
+  });
+}
