@@ -11,7 +11,7 @@ from sessiond.cli.frame.sources import HERE, SOURCE, here_if
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import LEAST_KEY, Screen, clip_key, screen_of
+from sessiond.cli.terminal.screen import Screen, TableKeys, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
 from sessiond.errors import pluralize
@@ -47,8 +47,9 @@ STATUS_STYLES = {
 
 def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     """The rows as a table; messages that a row contains follow it."""
+    keys = TableKeys(row["key"] for row in rows)
     columns = (
-        Column("KEY", lambda row: row["key"], least=LEAST_KEY, keep=9, style="bold", fit=clip_key),
+        Column("KEY", lambda row: row["key"], least=keys.least, keep=9, style="bold", fit=keys.clip),
         Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
         Column("MSGS", _messages, right=True, keep=6),
@@ -119,7 +120,9 @@ def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
         name = row.get("label") or row.get("displayName")
         facts = (row["key"], _status(row), row.get("updatedAt"), _messages(row), _tokens(row))
         more = (row.get("title"), row.get("source"), row.get("cwd"))
-        table.append((*facts, row.get("estimatedCostUsd"), row.get("model"), name, row.get("sessionId"), *more))
+        table.append(
+            (*facts, _exact_cost(row.get("estimatedCostUsd")), row.get("model"), name, row.get("sessionId"), *more)
+        )
     return ["\t".join("" if fact is None else one_line(str(fact)) for fact in line) for line in table]
 
 
@@ -139,6 +142,11 @@ def _status(row: dict[str, Any]) -> str:
 
 def _cost(dollars: float | None) -> str:
     return "" if dollars is None else f"${dollars:.2f}"
+
+
+def _exact_cost(dollars: float | None) -> str | None:
+    """The cost to a millionth of a dollar: sums of floats have more digits than meaning."""
+    return None if dollars is None else f"{dollars:.6f}".rstrip("0").rstrip(".")
 
 
 COMMAND = Command(

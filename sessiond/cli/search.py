@@ -10,7 +10,7 @@ from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.message import TOOL_ROLES
 from sessiond.cli.terminal.output import as_json
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import LEAST_KEY, Screen, clip_around, clip_key, screen_of
+from sessiond.cli.terminal.screen import Screen, TableKeys, clip_around, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import clock, now_ms
 from sessiond.errors import pluralize
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen) -> list[str]:
     """One line per match that shows the searched text, in colour if the terminal has colours."""
     wanted = one_line(words)
+    keys = TableKeys(match["sessionKey"] for match in matches)
     table = render(
         (
             Column("TIME", lambda match: _format_when(match.get("timestamp"), present_ms), keep=2, style="dim"),
-            Column("SESSION", lambda match: match["sessionKey"], least=LEAST_KEY, keep=3, fit=clip_key),
+            Column("SESSION", lambda match: match["sessionKey"], least=keys.least, keep=3, fit=keys.clip),
             Column("ROLE", lambda match: match.get("role"), keep=1),
             Column(
                 "TEXT",

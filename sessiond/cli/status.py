@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
-from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, wait_for_daemon
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, LOOK_AGAIN_S, connect, wait_for_daemon
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.linger import advice
 from sessiond.cli.terminal.output import as_json, lines
@@ -16,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from sessiond.client import Client
+
 
 def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> list[str]:
     """The status as names and values, without counters of problems that are zero."""
@@ -24,7 +28,7 @@ def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> li
         "sessiond": f"{status['version']}, running for {duration(status['uptimeMs'])} (pid {status['pid']})",
         "store": status["store"],
         "socket": socket,
-        "sessions": status["sessions"],
+        "sessions": f"{status['sessions']}, more are being listed" if _is_starting(status) else status["sessions"],
         "runs": f"{status['liveRuns']} live, {status['queuedRuns']} queued",
         "agents": f"{', '.join(agents)} attached" if agents else None,
         "subscribers": status["subscribers"],
@@ -38,9 +42,7 @@ def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> li
 
 def run(args: Args) -> None:
     with connect(args) as client:
-        if args.wait is not None:
-            wait_for_daemon(client, args.wait)
-        status = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
+        status = _status_within(client, args.wait)
     if args.json:
         as_json(status)
         return
@@ -54,12 +56,33 @@ def run(args: Args) -> None:
         note(linger)
 
 
+def _status_within(client: Client, wait_s: float | None) -> dict[str, Any]:
+    """The status; with a time, that of a daemon which knows all sessions by then, or has got so far."""
+    deadline = time.monotonic() + (wait_s or 0)
+    if wait_s is not None:
+        wait_for_daemon(client, wait_s)
+    while True:
+        status: dict[str, Any] = client.call("daemon.status", timeout_s=CALL_TIMEOUT_S)
+        if not _is_starting(status) or time.monotonic() >= deadline:
+            return status
+        time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - at a process border: nothing tells of the end of a start
+
+
+def _is_starting(status: dict[str, Any]) -> bool:
+    return bool(status.get("loading") or status.get("listing"))
+
+
 COMMAND = Command(
     "status",
     "Show whether the daemon runs, its store, its queues and what went wrong.",
     run=run,
     options=(
-        Option("--wait", "Wait so long for a daemon that is being started.", kind="duration", metavar="SECONDS"),
+        Option(
+            "--wait",
+            "Wait so long for a daemon that is being started, and until it knows all sessions.",
+            kind="duration",
+            metavar="SECONDS",
+        ),
         *CLIENT_OPTIONS,
     ),
     examples=("sessiond status", "sessiond serve & sessiond status --wait 10", "sessiond status --json | jq .liveRuns"),

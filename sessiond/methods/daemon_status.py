@@ -34,6 +34,9 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
     loading: Annotated[
         bool, says("Whether it still reads the store; calls that need the sessions wait. Absent if it does not.")
     ] = False
+    listing: Annotated[
+        bool, says("Whether it still lists the sessions of other programs, which `sessions` counts. Absent if not.")
+    ] = False
 
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
@@ -58,6 +61,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         reload_problem=services.reload_problem,
         reloaded_at=services.reloaded_ms,
         loading=not services.loaded.is_set(),
+        listing=not services.sources.listed.is_set(),
     )
 
 

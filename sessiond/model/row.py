@@ -87,7 +87,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     spawn_depth: Annotated[int | None, Meta(description="Its depth in the tree of spawned sessions.")] = None
     sandboxed: Annotated[bool | None, Meta(description="Whether its runs are sandboxed.")] = None
     child_sessions: Annotated[
-        list[str] | None, Meta(description="The canonical keys of its sub-agents that the caller may see.")
+        list[str] | None,
+        Meta(description="The canonical keys of its newest sub-agents that the caller may see, at most 100."),
     ] = None
     message_count: Annotated[int | None, Meta(description="How many messages it has, tool results included.")] = None
     corrupt_records: Annotated[int, Meta(description="How many lines of its transcript cannot be read.")] = 0

@@ -17,6 +17,9 @@ from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
+# Of the sub-agents of a session the newest are in its row; a list with `spawnedBy` has all.
+MAX_CHILDREN = 100
+
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """The filters of a list. `after` is the place after the last row of the page before.
@@ -192,20 +195,21 @@ def row(store: SessionStore, session: Session, caller_agent: str | None, sight: 
             archived=archived,
         )
         current = session.row = CachedRow(session.entry, path, store.rules, caller_agent, archived, made)
-    children = _children_of(store, session)
-    if sight is not None and children:
-        children = [key for key in children if reaches(store.catalog, sight, key)]
+    children = _children_of(store, session, sight)
     return msgspec.structs.replace(current.row, child_sessions=children) if children else current.row
 
 
-def _children_of(store: SessionStore, session: Session) -> list[str]:
-    """The sessions that it spawned, and the sub-agents of the program's session that is shown as it."""
-    children = store.catalog.children_of(session.key)
+def _children_of(store: SessionStore, session: Session, sight: Sight | None) -> list[str]:
+    """The newest sessions that it spawned, and sub-agents of the program's session that is shown as it, as far as they
+    may be seen.
+    """
+    parents = [session.key]
     native_id = native_id_of(session.entry)
     if native_id is not None and session.folder.source is None:
-        for source in SOURCES:
-            children += store.catalog.children_of(f"{source}:{native_id}")
-    return children
+        parents += [f"{source}:{native_id}" for source in SOURCES]
+    return store.catalog.newest_children(
+        parents, MAX_CHILDREN, lambda key: sight is None or reaches(store.catalog, sight, key)
+    )
 
 
 def cursor_text(place: tuple[int, str]) -> str:

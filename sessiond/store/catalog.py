@@ -6,7 +6,9 @@ Knows entries and the folders of transcripts. Reads and writes no files. Listing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nlargest
+from itertools import chain
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -247,8 +249,15 @@ class Catalog:
 
     def children_of(self, key: str) -> list[str]:
         """The keys of the sessions that `key` spawned, oldest first."""
-        found = self._children.get(key, ())
-        return sorted(found, key=lambda child: (self.by_key[child].entry.created_at, child))
+        return sorted(self._children.get(key, ()), key=self._age)
+
+    def newest_children(self, keys: Iterable[str], most: int, is_wanted: Callable[[str], bool]) -> list[str]:
+        """The newest of the sessions that `keys` spawned and that are wanted, the oldest of these first."""
+        wanted = filter(is_wanted, chain.from_iterable(self._children.get(key, ()) for key in keys))
+        return nlargest(most, wanted, key=self._age)[::-1]
+
+    def _age(self, key: str) -> tuple[int, str]:
+        return self.by_key[key].entry.created_at, key
 
     def _index(self, session: Session) -> None:
         entry, key = session.entry, session.key

@@ -187,12 +187,18 @@ def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond:
 
 
 def test_the_tokens_of_a_row_are_input_plus_output(fake: Any, sessiond: Sessiond) -> None:
-    counts = {"inputTokens": 1200, "outputTokens": 34, "totalTokens": 999, "contextTokens": 5, "estimatedCostUsd": 0.5}
+    counts = {
+        "inputTokens": 1200,
+        "outputTokens": 34,
+        "totalTokens": 999,
+        "contextTokens": 5,
+        "estimatedCostUsd": 0.1 + 0.2,
+    }
     answer_with(fake, sessions_list={"sessions": [{**ROW, **counts}], "hasMore": False, "visibility": "all"})
     row = dict(zip(*(line.split("\t") for line in sessiond("list").out.splitlines()), strict=True))
-    assert (row["tokens"], row["costUsd"]) == ("1234", "0.5")
+    assert (row["tokens"], row["costUsd"]) == ("1234", "0.3")
     (titles, shown) = show_list([{**ROW, **counts}], 0, Screen(120))
-    assert titles.split()[-2:] == ["TOKENS", "COST"] and shown.split()[-2:] == ["1.2k", "$0.50"]
+    assert titles.split()[-2:] == ["TOKENS", "COST"] and shown.split()[-2:] == ["1.2k", "$0.30"]
 
 
 def test_list_prints_json_unchanged_and_helps_if_there_are_no_sessions(fake: Any, sessiond: Sessiond) -> None:
@@ -467,6 +473,15 @@ def test_status_shows_the_counts_and_the_problems(fake: Any, sessiond: Sessiond)
     ]
     assert "  what they are: sessiond doctor\n" in done.err
     assert json.loads(sessiond("status", "--json").out) == STATUS
+
+
+def test_status_waits_until_all_sessions_are_listed(fake: Any, sessiond: Sessiond) -> None:
+    answers = iter([{**STATUS, "sessions": 0, "loading": True}, {**STATUS, "sessions": 3, "listing": True}])
+    fake.answers |= {"ping": lambda *_: {}, "daemon.status": lambda *_: next(answers, {**STATUS, "sessions": 2000})}
+    assert "sessions      2000\n" in sessiond("status", "--wait", "60").out
+    answer_with(fake, daemon__status={**STATUS, "listing": True})
+    for options in ((), ("--wait", "0")):
+        assert "sessions      3, more are being listed\n" in sessiond("status", *options).out
 
 
 def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sessiond) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 from support.foreign_daemon import READER, daemon, home_of
 from support.foreign_sessions import UUID, key_of, pi_file, pi_header, pi_line
 from support.in_process import Connection
+from support.patience import PATIENCE_S
 from support.rows import check_each
 
 from sessiond.model.caller import Caller
@@ -70,6 +72,33 @@ async def test_a_session_of_ours_lists_the_sub_agents_of_the_session_that_it_car
         async with parts.connect(narrow) as reader:
             [row] = (await rows(reader)).values()
             assert "childSessions" not in row, "who may not see the sub-agents is not told of them"
+
+
+async def test_a_row_names_the_newest_sub_agents_and_a_list_all_of_them(tmp_path: Path) -> None:
+    subagents = home_of(tmp_path) / ".claude" / "projects" / "-work" / UUID.format(1) / "subagents"
+    subagents.mkdir(parents=True)
+    most = listing.MAX_CHILDREN
+
+    def write(number: int) -> str:
+        told = {"type": "user", "uuid": "u1", "agentId": f"a{number}", "isSidechain": True}
+        told |= {"timestamp": f"2026-01-02T03:{number // 60:02}:{number % 60:02}.000Z"}
+        told |= {"message": {"role": "user", "content": "a task"}}
+        (subagents / f"agent-a{number}.jsonl").write_text(json.dumps(told) + "\n")
+        return f"claude:agent-a{number}"
+
+    keys = [write(number) for number in range(most)]
+    parent = subagents.parents[1] / f"{UUID.format(1)}.jsonl"
+    said = {"type": "user", "uuid": "u", "timestamp": "2026-01-02T04:04:05.000Z"}
+    parent.write_text(json.dumps(said | {"message": {"role": "user", "content": "hello"}}) + "\n")
+    key = f"claude:{UUID.format(1)}"
+    async with daemon(tmp_path) as (parts, owner):
+        assert (await rows(owner))[key]["childSessions"] == keys
+        keys.append(write(most))
+        with trio.fail_after(PATIENCE_S):
+            while keys[-1] not in parts.services.store.catalog.by_key:  # noqa: ASYNC110 - the watcher has no event
+                await trio.sleep(0.005)
+        assert (await rows(owner))[key]["childSessions"] == keys[1:]
+        assert set(await rows(owner, spawnedBy=key, limit=200)) == set(keys)
 
 
 def _entry_record(data: dict[str, Any]) -> Any:

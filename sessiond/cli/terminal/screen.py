@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
 _SGR = {
@@ -23,6 +25,7 @@ _SGR = {
 DEFAULT_WIDTH = 80
 # So wide that of every key of a program (`opencode:1a2b3c4d…`) at least the eight digits are shown that name it.
 LEAST_KEY = 18
+_DIGITS = 8
 
 
 class Screen:
@@ -81,13 +84,36 @@ def clip(text: str, width: int) -> str:
     return kept + "…"
 
 
-def clip_key(key: str, width: int) -> str:
-    """A session's key in at most `width` columns: first its UUID is shortened, down to 8 digits."""
+def clip_key(key: str, width: int, digits: int = _DIGITS) -> str:
+    """A session's key in at most `width` columns: first its UUID is shortened, down to so many digits."""
     if columns_of(key) <= width:
         return key
+    return clip(_shorten(key, digits), width)
+
+
+def _shorten(key: str, digits: int) -> str:
     head, _, last = key.rpartition(":")
-    short = f"{head}:{last[:8]}…" if is_uuid(last) else key
-    return clip(short, width)
+    return f"{head}:{last[:digits]}…" if is_uuid(last) and digits < len(last) else key
+
+
+class TableKeys:
+    """The keys in one table, shortened so that each can be told from the others: the UUIDs that Codex made within a
+    minute have the same 8 digits. `least` is the width that keeps the names of programs' sessions whole.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digits: dict[str, int] = {}
+        ordered = sorted(set(keys))
+        for one, other in pairwise(ordered):
+            shared = next(at for at in range(len(other)) if one[at : at + 1] != other[at])
+            for key in (one, other):
+                self._digits[key] = max(self._digits.get(key, _DIGITS), shared - key.rfind(":"))
+        of_programs = [_shorten(key, self._digits.get(key, _DIGITS)) for key in ordered if key.count(":") == 1]
+        self.least = max([LEAST_KEY, *(len(text) for text in of_programs if text.endswith("…"))])
+
+    def clip(self, key: str, width: int) -> str:
+        """As `clip_key`."""
+        return clip_key(key, width, self._digits.get(key, _DIGITS))
 
 
 def is_uuid(text: str) -> bool:

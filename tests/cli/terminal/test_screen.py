@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.cli.terminal.screen import Screen, clip, clip_around, clip_key, columns_of, pad
+from sessiond.cli.terminal.screen import Screen, TableKeys, clip, clip_around, clip_key, columns_of, pad
 
 
 @given(st.text(max_size=40), st.integers(0, 30))
@@ -28,6 +30,25 @@ def test_the_uuid_of_a_key_is_clipped_first() -> None:
     assert {clip_key(key, width) for width in (58, 40, 32)} == {"agent:counter:subagent:ad5e3015…"}
     assert clip_key(key, 31) == "agent:counter:subagent:ad5e301…"
     assert clip_key("agent:main:a-b-c-d-e-of-somebody", 16) == "agent:main:a-b-…"
+
+
+def test_keys_of_one_table_are_told_from_each_other() -> None:
+    # Codex' ids begin with the time: these were made in one minute.
+    uuids = ("019a2f77-1b2c-7000-8000-000000000001", "019a2f77-1b9c-7000-8000-000000000002")
+    other = "claude:ad5e3015-e420-49e6-be4c-6888631e407f"
+    keys = TableKeys([*(f"codex:{one}" for one in uuids), other, f"claude:{uuids[0]}"])
+    assert [keys.clip(f"codex:{one}", 30) for one in uuids] == ["codex:019a2f77-1b2…", "codex:019a2f77-1b9…"]
+    assert keys.clip(f"claude:{uuids[0]}", 30) == "claude:019a2f77…"
+    assert keys.clip(other, 30) == "claude:ad5e3015…"
+    assert keys.least == 19
+    assert TableKeys([]).least == TableKeys([other, "agent:main:main"]).least == 18
+
+
+@given(st.lists(st.tuples(st.sampled_from(["codex", "pi", "agent:a:b"]), st.integers(0, 2**20)), max_size=8))
+def test_clipped_keys_of_a_table_differ(made: list[tuple[str, int]]) -> None:
+    shown = {f"{head}:{UUID(int=(number << 76) | 0x7000 << 64)}" for head, number in made}
+    keys = TableKeys(shown)
+    assert len({keys.clip(key, 48) for key in shown}) == len(shown)
 
 
 @given(st.text(max_size=20), st.integers(0, 30), st.booleans())
