@@ -15,10 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import trio
 
 from sessiond.errors import pluralize, reason_of
-from sessiond.sources.finder import KEPT_PREFIX, SourceFinder, SourceRoot, compile_path
+from sessiond.model import lax
+from sessiond.model.source_facts import FoundFacts
+from sessiond.sources.finder import KEPT_PREFIX, SourceFinder, SourceRoot, compile_path, read_beside
 from sessiond.sources.root import OpenRoot
 from sessiond.store import dirfd, layout
 from sessiond.store.catalog import Session
@@ -31,6 +34,9 @@ _KEEP_AFTER_S = 0.2
 _BATCH = 64
 # So many failures are remembered; they usually have one reason.
 _MOST_FAILED = 1000
+# The ending of a kept file is that of the program's.
+_ENDINGS = (".jsonl", ".jsonl.zst", ".json")
+_FACTS = ".facts"
 _COMPARED_BYTES = 4096
 _COPY_BYTES = 256 * 1024
 # Why a file system makes no hard link where it can still take a copy.
@@ -41,14 +47,24 @@ def kept_roots(store: Path, roots: Iterable[SourceRoot]) -> dict[str, SourceRoot
     """Where the files of sources are kept, and how they are found there, by their labels. A database is not kept."""
     pattern = compile_path(r"(?P<id>[^.].*?)\.(?:json|jsonl|jsonl\.zst)")
     names = [root.finder.name for root in roots if root.finder.database is None]
-    finders = [SourceFinder(name=name, patterns=(pattern,), is_kept=True) for name in names]
+    finders = [SourceFinder(name=name, patterns=(pattern,), is_kept=True, facts_beside=_read_facts) for name in names]
     return {finder.label: SourceRoot(store / layout.KEPT / finder.name, finder) for finder in finders}
 
 
 def kept_name(session: Session) -> str:
     """The name of a session's kept file."""
-    packed = [suffix for suffix in (".json", ".jsonl.zst") if session.place.endswith(suffix)]
-    return session.session_id + (packed[0] if packed else ".jsonl")
+    return session.session_id + next((ending for ending in _ENDINGS if session.place.endswith(ending)), _ENDINGS[0])
+
+
+def _facts_name(session_id: str) -> str:
+    """The name of the file beside a kept one with what was known from where the program's file lay, and beside it."""
+    return session_id + _FACTS
+
+
+def _read_facts(kept_fd: int, name: str) -> FoundFacts:
+    stem = next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
+    data = read_beside(kept_fd, _facts_name(stem))
+    return (lax.decode_fitting(data, FoundFacts) if data else None) or FoundFacts()
 
 
 class FileKeeper:
@@ -137,6 +153,7 @@ def _keep_files(jobs: list[tuple[Session, int]]) -> list[str | None]:
         reason = None
         try:
             keep_file(session.folder.fd, session.place, kept_fd, kept_name(session))
+            _keep_facts(session, kept_fd)
         except FileNotFoundError:
             pass  # removed meanwhile
         except (OSError, MemoryError) as error:
@@ -153,6 +170,12 @@ def keep_file(root_fd: int, place: str, kept_fd: int, name: str) -> None:
             return
         if not _link(root_fd, place, look, kept_fd, name):
             _copy(fd, look, kept_fd, name, kept)
+
+
+def _keep_facts(session: Session, kept_fd: int) -> None:
+    source, name = session.entry.source, _facts_name(session.session_id)
+    if source is not None and source.found not in (FoundFacts(), _read_facts(kept_fd, kept_name(session))):
+        dirfd.write_atomic(kept_fd, name, msgspec.json.encode(source.found), sync=False)
 
 
 def _look_at(kept_fd: int, name: str) -> os.stat_result | None:

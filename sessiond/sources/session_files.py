@@ -290,6 +290,7 @@ class SessionFiles:
             source = replace(source, title=begun.title, title_rank=begun.title_rank)
         self._catalog.replace(session, replace(session.entry, source=replace(source, found=found)))
         self._news.publish(session, "patch", "title")
+        self._keeper.note(session)
         self._note_change()
 
     async def check_native(self, native_id: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +42,35 @@ def elsewhere() -> Iterator[Path]:
 
 def kept_file(tmp_path: Path, number: int) -> Path:
     return tmp_path / "store" / "kept" / "pi" / f"{UUID.format(number)}.jsonl"
+
+
+async def test_the_title_and_parent_of_a_sub_agent_are_kept(tmp_path: Path, home: Path) -> None:
+    project = home / ".claude" / "projects" / "-work"
+    folder = project / UUID.format(1) / "subagents"
+    folder.mkdir(parents=True)
+    meta, key = folder / "agent-a1.meta.json", "claude:agent-a1"
+    line = {"type": "user", "uuid": "u", "timestamp": "2026-01-02T03:04:05.000Z"}
+    (folder / "agent-a1.jsonl").write_text(json.dumps(line | {"message": {"role": "user", "content": "a task"}}) + "\n")
+    facts = tmp_path / "store" / "kept" / "claude" / "agent-a1.facts"
+
+    def say(followed: FollowedSources) -> tuple[str | None, str | None]:
+        entry = followed.parts.session(key).entry
+        return entry.source and entry.source.title, entry.spawned_by
+
+    async with followed_sources(tmp_path, home, config=KEEP) as followed:
+        await followed.wait_until(facts.exists)
+        meta.write_text('{"description": "Count the birds"}')
+        await followed.wait_until(lambda: b"birds" in facts.read_bytes())
+    shutil.rmtree(project)
+    (tmp_path / "store" / "cache" / "sources.jsonl").unlink()
+    kept, lost = ("Count the birds", f"claude:{UUID.format(1)}"), ("a task", None)
+    for damage in (None, b"", b"\xff" * 9, b'{"title": 7}'):
+        if damage is not None:
+            facts.write_bytes(damage)
+        async with followed_sources(tmp_path, home, config=KEEP) as followed:
+            await followed.wait_whole()
+            assert say(followed) == (kept if damage is None else lost), damage
+        (tmp_path / "store" / "cache" / "sources.jsonl").unlink(missing_ok=True)
 
 
 async def wait_kept(followed: FollowedSources, path: Path, kept: Path) -> None:
