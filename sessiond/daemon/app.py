@@ -168,6 +168,7 @@ async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nu
         log.warning("passed over", path=problem.path, reason=problem.reason)
     background.start_soon(parts.feed.run, watcher)
     background.start_soon(parts.saver.run)
+    await background.start(parts.host.acp_agents.run)
     await background.start(parts.supervisor.run)
     await parts.recover()
     # Last: recovery has put its deliveries on hold by now.
@@ -304,7 +305,7 @@ class _Parts:
     def _build_host(self, sockets: Path) -> DaemonHost:
         credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
         credentials.clear()
-        return DaemonHost(self.config, self.store, self.attached, credentials, sockets / "agent.sock")
+        return DaemonHost(self.config, self.store, self.attached, credentials, sockets / "agent.sock", clock=self.clock)
 
     def _build_spawner(self) -> Spawner:
         return Spawner(
@@ -355,6 +356,7 @@ class _Parts:
             feed=self.feed,
             supervisor=self.supervisor,
             attached=self.attached,
+            acp_agents=self.host.acp_agents,
             session_changes=self.session_changes,
             tokens=self.tokens,
             spawner=self.spawner,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import trio
 
+from sessiond.clock import Clock
 from sessiond.config.settings import AgentConfig, Config
 from sessiond.model import lax
 from sessiond.model.entry import Entry, Spawn
@@ -19,10 +19,11 @@ from sessiond.model.lax import amount
 from sessiond.model.usage import Usage, cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.run import Run
+from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
 from sessiond.runtimes.attached import AttachedAgents
 from sessiond.runtimes.echo import EchoRuntime
 from sessiond.runtimes.exec import ExecRuntime
-from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Runtime
+from sessiond.runtimes.runtime import RunSpec, Runtime
 from sessiond.runtimes.sandbox import Bubblewrap
 from sessiond.sessions import history
 from sessiond.sessions.usage import price_of
@@ -43,19 +44,6 @@ class Credentials(Protocol):
     def retire(self, run: Run) -> None: ...
 
 
-class _AcpRuntime:
-    """The runtime `acp`, which is not supported yet: every run fails and says so. Source: runs.md, "acp"."""
-
-    async def run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:  # noqa: ARG002
-        await trio.lowlevel.checkpoint()
-        return RunOutcome(
-            error=f"agent {spec.agent_id} has the runtime acp, which is not supported yet; use exec or attached"
-        )
-
-
-_ACP = _AcpRuntime()
-
-
 class DaemonHost:
     """`config()` is the current configuration. Source: runs.md, "Runtimes"."""
 
@@ -66,10 +54,16 @@ class DaemonHost:
         attached: AttachedAgents,
         credentials: Credentials,
         agent_socket: Path,
+        *,
+        clock: Clock,
     ) -> None:
         self._config, self._store, self._attached = config, store, attached
         self._credentials, self._agent_socket = credentials, agent_socket
         self._bubblewrap = Bubblewrap((store.path, agent_socket.parent))
+        self.acp_agents = AcpAgents(
+            environ=os.environ, bubblewrap=self._bubblewrap, limits=self._acp_limits, clock=clock
+        )
+        self.acp_agents.clear(agent_socket.parent)
         self._echo = EchoRuntime()
         self._exec: dict[AgentConfig, ExecRuntime] = {}
 
@@ -81,7 +75,7 @@ class DaemonHost:
             return attached
         if agent.runtime.type == "exec":
             return self._exec_runtime(agent)
-        return self._echo if agent.runtime.type == "echo" else _ACP
+        return self._echo if agent.runtime.type == "echo" else self.acp_agents.runtime(agent)
 
     def knows_agent(self, agent_id: str) -> bool:
         return self._config().agent(agent_id) is not None or self._attached.was_attached(agent_id)
@@ -105,6 +99,10 @@ class DaemonHost:
             )
         return self._exec[key]
 
+    def _acp_limits(self) -> AcpLimits:
+        limits = self._config().limits
+        return AcpLimits(limits.max_record_bytes, limits.max_frame_bytes)
+
     def workspace(self, agent_id: str) -> Path:
         """The agent's workspace, created if needed. StorageError if that fails."""
         folder = self._workspace_path(agent_id)
@@ -127,6 +125,7 @@ class DaemonHost:
     def spec(self, run: Run) -> RunSpec:
         config, request, entry = self._config(), run.request, run.session.entry
         agent_id = agent_of(run.key)
+        runtime = self.runtime(agent_id)
         deadline = None
         if run.started_at and request.timeout_s:
             deadline = run.started_at + int(min(request.timeout_s, _LONGEST_RUN_S) * 1000)
@@ -137,7 +136,7 @@ class DaemonHost:
             standing = Spawn()
         sandboxed = bool(entry.sandboxed) or self.is_sandboxed(run.key)
         # The built-in echo is the daemon itself, and needs no token and no folder.
-        if self.is_light(agent_id):
+        if runtime is self._echo:
             token_file, workspace = None, self._workspace_path(agent_id)
         else:
             token_file, workspace = self._credentials.issue(run, sandboxed=sandboxed), self.workspace(agent_id)
@@ -159,6 +158,9 @@ class DaemonHost:
             deadline_ms=deadline,
             token_file=token_file,
             native_session_id=entry.native_session_id,
+            native_required=entry.native_required,
+            native_cost_usd=entry.native_cost_usd,
+            images=_images_in(request.message),
             **self._folder_fields(entry),
             turn=request.turn,
             max_turns=request.max_turns,
@@ -223,6 +225,16 @@ class DaemonHost:
         if usage is None or cost_of(usage) is not None:
             return None
         return amount(price_of(self._config().models.pricing, self._model(run) or "", usage))
+
+
+def _images_in(message: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The image blocks of the message of a run."""
+    content = message.get("content")
+    return tuple(
+        block
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and block.get("type") == "image" and {"data", "mimeType"} <= block.keys()
+    )
 
 
 def _is_same(raw: msgspec.Raw, message: dict[str, Any]) -> bool:

@@ -213,6 +213,7 @@ class _DaemonProcess:
             app.services.config = config
             app.services.store.rules = key_rules(config)
             app.services.attached.forget(removed)
+            app.services.acp_agents.reconfigure(config.agents.list)
             app.services.supervisor.end_runs_of_removed_agents(removed)
             app.services.supervisor.agents_changed()
             app.services.outbox.make_due()

@@ -33,6 +33,9 @@ class AgentWaitResult(Result, frozen=True, kw_only=True):
     error: Annotated[str | None, says("Why it failed, in a sentence.")] = None
     started_at: Annotated[int | None, says("When it started, in milliseconds since 1970.")] = None
     ended_at: Annotated[int | None, says("When it ended, in milliseconds since 1970.")] = None
+    stop_reason: Annotated[
+        str | None, says("Why the agent stopped, in the words of ACP: `end_turn`, `max_tokens`, `refusal` ...")
+    ] = None
     session_key: Annotated[str, says("The canonical key of its session.")]
     reason: Annotated[
         Literal["ancestor_busy"] | None,
@@ -69,6 +72,7 @@ async def handle(ctx: Context, params: AgentWaitParams) -> AgentWaitResult:
         error=services.masked_text(ctx.caller, found.error),
         started_at=found.started_at,
         ended_at=found.ended_at,
+        stop_reason=found.stop_reason,
         session_key=found.key,
         reason="ancestor_busy" if in_circle else None,
     )

@@ -38,6 +38,7 @@ from sessiond.rpc.budget import Budgets
 from sessiond.rpc.method import Context as RpcContext
 from sessiond.runs.run import Run
 from sessiond.runs.supervisor import RunSupervisor
+from sessiond.runtimes.acp.runtime import AcpAgents
 from sessiond.runtimes.attached import AttachedAgents, Connection
 from sessiond.sessions import listing, resolve
 from sessiond.sessions.lifecycle import SessionChanges
@@ -78,6 +79,7 @@ class Services:
     version: str
     started_ms: int
     attached: AttachedAgents
+    acp_agents: AcpAgents
     tokens: Tokens
     spawner: Spawner
     attachments: AttachmentService

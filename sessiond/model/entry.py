@@ -98,7 +98,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     `is_named_otherwise` says that the id in the header is not that of the file name, `is_copy` that the header has a
     key as well: the daemon names a file by the id in its header, so this one is a copy. `title` are the first words
     that a person typed. `source` is None for our own sessions; of others it has the title. `keeps_cwd`: the session was
-    made for the folder `cwd`, which is not the agent's workspace.
+    made for the folder `cwd`, which is not the agent's workspace. `native_required`: the agent has to go on with the
+    session `native_session_id` and no other; `native_cost_usd` is what the agent says that one has cost.
     """
 
     session_id: str
@@ -132,6 +133,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     sandboxed: bool | None = None
     spawn: Spawn | None = None
     native_session_id: str | None = None
+    native_required: bool = False
+    native_cost_usd: Amount | None = None
     continues: ForeignKey | None = None
     keeps_cwd: bool | None = None
     inbox_cursor: str | None = None

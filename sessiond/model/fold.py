@@ -6,7 +6,7 @@ Source: store.md, "The fold".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 11
+FOLD_VERSION = 12
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -50,8 +50,21 @@ class ConversationNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     status: str
 
 
+class NativeNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The part of a `sessiond/native` record, about the agent program's own session, that the fold uses."""
+
+    native_id: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    required: object = None
+    cost_usd: object = None
+    context_tokens: object = None
+
+
 _decode_run = msgspec.json.Decoder(RunNote).decode
-_NOTES: dict[str, type[msgspec.Struct]] = {records.RUN: RunNote, records.CONVERSATION: ConversationNote}
+_NOTES: dict[str, type[msgspec.Struct]] = {
+    records.RUN: RunNote,
+    records.CONVERSATION: ConversationNote,
+    records.NATIVE: NativeNote,
+}
 
 
 def ineffective_reason(entry: Entry, record: Record) -> str | None:
@@ -90,6 +103,9 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
         case "custom", records.CONVERSATION:
             note = lax.decode_fitting(record.data, ConversationNote)
             return entry if note is None else _fold_conversation(entry, note, offset)
+        case "custom", records.NATIVE:
+            native = lax.decode_fitting(record.data, NativeNote)
+            return entry if native is None else _fold_native(entry, native)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
@@ -260,6 +276,20 @@ def _fold_conversation(entry: Entry, note: ConversationNote, offset: int) -> Ent
     if note.status == "closed" and others != entry.talks:
         return replace(entry, talks=others)
     return entry
+
+
+def _fold_native(entry: Entry, note: NativeNote) -> Entry:
+    is_new = note.native_id != entry.native_session_id
+    cost_usd, context = amount(note.cost_usd), whole_ms(note.context_tokens)
+    if cost_usd is None and not is_new:
+        cost_usd = entry.native_cost_usd
+    return replace(
+        entry,
+        native_session_id=note.native_id,
+        native_required=note.required is True,
+        native_cost_usd=cost_usd,
+        context_tokens=context or entry.context_tokens,
+    )
 
 
 def _add_key(keyed: tuple[KeyedRun, ...], run: RunNote) -> tuple[KeyedRun, ...]:

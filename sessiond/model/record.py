@@ -18,6 +18,9 @@ from sessiond.model.line_facts import LineFacts
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
 CONVERSATION = "sessiond/talk"
+# The agent program's own session; and the answer to a question of an agent.
+NATIVE = "sessiond/native"
+ANSWER = "sessiond/answer"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
 # The role under which pi stores its own prompt: it is part of no conversation and does not count as a message.
 HIDDEN_ROLE = "system"

@@ -194,5 +194,5 @@ class RunExecutor:
 
     def _settle(self, run: Run, end: ending.RunEnd) -> None:
         run.status, run.reply, run.error, run.usage = end.status, end.reply, end.error, end.usage
-        run.model = end.model
+        run.model, run.stop_reason = end.model, end.stop_reason
         run.ended_at = run.ended_at or self._clock.wall_ms()

@@ -29,6 +29,7 @@ class _RunFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
     reply_id: str | None = None
     reply_before: bool = False
     reason: str | None = None
+    stop_reason: str | None = None
 
 
 class Registry:
@@ -114,7 +115,7 @@ def _search(lines: Iterator[transcript.Line], run_id: str, key: str) -> RunView 
         status = data.status
         if status in FINAL:
             facts |= {"status": status, "ended_at": data.at, "error": data.error, "reply": data.reply}
-            facts["by_reset"] = data.reason == "reset"
+            facts |= {"by_reset": data.reason == "reset", "stop_reason": data.stop_reason}
             reply_id = data.reply_id or data.reply_before
         elif status == "running":
             facts.setdefault("status", "running")

@@ -77,6 +77,8 @@ class Run:
         self.usage: dict[str, Any] | None = None
         # The model that the runtime reported; None until the end.
         self.model: str | None = None
+        # Why the agent stopped, in its own words; None where it does not say.
+        self.stop_reason: str | None = None
         # The end of what the agent printed since its last message; recorded if the run ends without a reply.
         self.printed = ""
         self.stored = trio.Event()
@@ -147,6 +149,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     ended_at: int | None = None
     by_reset: bool = False
+    stop_reason: str | None = None
 
 
 def view(run: Run) -> RunView:
@@ -161,6 +164,7 @@ def view(run: Run) -> RunView:
         started_at=run.started_at,
         ended_at=run.ended_at if over else None,
         by_reset=run.by_reset,
+        stop_reason=run.stop_reason if over else None,
     )
 
 

@@ -18,6 +18,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended. `reply_id` is the record with the reply; None: a non-empty reply still has to be written.
 
     `counted`: messages of the run have their own usage. `by_reset`: the run was aborted by a reset of its session.
+    `stop_reason` is why the agent stopped, in its words.
     """
 
     status: Literal["ok", "error", "timeout", "aborted"]
@@ -29,6 +30,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     counted: bool = False
     by_reset: bool = False
+    stop_reason: str | None = None
 
 
 def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
@@ -40,7 +42,7 @@ def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
     reply = outcome.reply if outcome.reply is not None else said.text
     written = said.text is not None and reply is not None and reply.strip() in ("", said.text.strip())
     return RunEnd(
-        status="ok" if outcome.error is None else "error",
+        status="ok" if outcome.error is None else "aborted" if outcome.aborted else "error",
         reply=(said.text if written else reply or "") if outcome.error is None else reply,
         error=outcome.error,
         reply_id=said.reply_id if written else None,
@@ -48,6 +50,7 @@ def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
         model=outcome.model,
         notes=outcome.notes,
         counted=said.usage,
+        stop_reason=outcome.stop_reason,
     )
 
 
@@ -117,6 +120,8 @@ def end_records(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list
         data["replyBefore"] = True
     elif end.reply is not None:
         data["reply"] = ""
+    if end.stop_reason is not None:
+        data["stopReason"] = end.stop_reason
     if usage is not None:
         # No message of the run has the usage.
         data["usage"] = usage

@@ -30,7 +30,7 @@ PIPE_GRACE_S = 0.5
 # The largest pipe that an unprivileged program can have (/proc/sys/fs/pipe-max-size).
 _PIPE_BYTES = 1_048_576
 # How long to wait for the keeper after KILL. A process that has not ended by then is stuck in the kernel.
-_REAP_S = 10.0
+REAP_S = 10.0
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -77,7 +77,7 @@ class OutputTail:
         return _CONTROL.sub("", data.decode("utf-8", "replace")).strip()
 
 
-class _Reader:
+class PipeReader:
     """Reads a pipe to its end; after the program's exit, only what the pipe can still hold."""
 
     def __init__(self, stream: trio.lowlevel.FdStream, take: Callable[[bytes], Awaitable[None]]) -> None:
@@ -122,7 +122,7 @@ async def run(
     Raises CannotStart or Shortage, and the SessiondError that `read` raised, which ends the program. Cancelled: TERM to
     all, KILL after `kill_grace_s`, then Cancelled again.
     """
-    program = await _start(command, kill_grace_s)
+    program = await start_program(command, kill_grace_s)
     tail, failures = OutputTail(), list[SessiondError]()
 
     async def keep_tail(data: bytes) -> None:
@@ -137,7 +137,7 @@ async def run(
             nursery.cancel_scope.cancel()
 
     try:
-        readers = (_Reader(program.stdout, read), _Reader(program.stderr, keep_tail))
+        readers = (PipeReader(program.stdout, read), PipeReader(program.stderr, keep_tail))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_feed, program, command.stdin)
             nursery.start_soon(watched_read)
@@ -151,14 +151,15 @@ async def run(
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await program.end(kill_grace_s + _REAP_S)
+            await program.end(kill_grace_s + REAP_S)
             await program.aclose()
     if failures:
         raise failures[0]
     return ProgramExit(-signal.SIGKILL if program.status is None else program.status, tail.text())
 
 
-async def _start(command: ProgramCommand, grace_s: float) -> Program:
+async def start_program(command: ProgramCommand, grace_s: float) -> Program:
+    """Start a program. CannotStart or Shortage where that is not possible."""
     if not command.argv:
         raise CannotStart("the runtime has no command")
     try:

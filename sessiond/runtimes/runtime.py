@@ -29,7 +29,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `socket` is `agent.sock`. `deadline_ms` (milliseconds since 1970) is only for the agent's information: the
     supervisor cancels the turn. `native_session_id` is the value that an earlier run of this session passed to
     `RunSink.native_session`. Without one, the program begins with a copy of its conversation `fork_of`, if that is set,
-    which has used `fork_usage` so far and is in `fork_file`. `cwd` is where it starts, if not in `workspace`.
+    which has used `fork_usage` so far and is in `fork_file`. `native_required`: without `native_session_id` the run
+    fails; `native_cost_usd` is what that had cost when the agent said so last. `images` are the image blocks of the
+    message, `{data, mimeType}`. `cwd` is where it starts, if not in `workspace`.
     `history()` reads the earlier messages (at most 100 and one mebibyte), oldest first.
     """
 
@@ -50,6 +52,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     token_file: Path | None = None
     native_session_id: str | None = None
+    native_required: bool = False
+    native_cost_usd: float | None = None
+    images: tuple[dict[str, Any], ...] = ()
     fork_of: str | None = None
     fork_usage: Usage | None = None
     fork_file: Path | None = None
@@ -64,7 +69,8 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended. `error` is None for success, else a sentence for people.
 
     `usage` has pi's shape: `{input, output, cacheRead, cacheWrite, totalTokens, cost?: {total, ...}}`. `notes` are
-    warnings about a turn that succeeded. If no assistant message went through the sink, the supervisor writes a
+    warnings about a turn that succeeded. `aborted`: the agent itself cancelled the turn. `stop_reason` is why it
+    stopped, in its own words. If no assistant message went through the sink, the supervisor writes a
     non-empty `reply` as one.
     """
 
@@ -73,6 +79,8 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, Any] | None = None
     model: str | None = None
     notes: tuple[str, ...] = ()
+    aborted: bool = False
+    stop_reason: str | None = None
 
 
 class RunSink(Protocol):

@@ -385,6 +385,27 @@ def test_the_end_record_gives_the_usage_that_no_message_carried():
         assert fold_lines(run("r", "ok", T + 1, usage=odd), entry=live).input_tokens is None
 
 
+def native(**data: Any) -> dict[str, Any]:
+    return {"type": "custom", "customType": records.NATIVE, "data": data}
+
+
+def test_the_agents_own_session_is_the_newest_record_of_it():
+    given = fold_lines(native(nativeId="a", required=True, costUsd=0.5, contextTokens=1000))
+    assert given == replace(
+        EMPTY, native_session_id="a", native_required=True, native_cost_usd=0.5, context_tokens=1000
+    )
+    # Resumed: it has cost what it had, and was found.
+    resumed = fold_lines(native(nativeId="a"), entry=given)
+    assert resumed == replace(given, native_required=False)
+    assert fold_lines(native(nativeId="b", lost="a", reason="gone"), entry=resumed) == replace(
+        resumed, native_session_id="b", native_cost_usd=None
+    )
+    for odd in ({}, {"nativeId": ""}, {"nativeId": 7}, {"nativeId": "x" * 2000}):
+        assert fold_lines(native(**odd), entry=given) == given
+    odd = fold_lines(native(nativeId="a", required=1, costUsd="much", contextTokens=-1), entry=resumed)
+    assert odd == resumed
+
+
 def conversation_record(talk_id: Any, status: Any) -> dict[str, Any]:
     return {"type": "custom", "customType": records.CONVERSATION, "data": {"talkId": talk_id, "status": status}}
 
@@ -443,6 +464,7 @@ anything = st.one_of(
         payload=values,
         estimatedCostUsd=values,
     ),
+    st.builds(native, nativeId=st.sampled_from("ab") | values, required=values, costUsd=values, contextTokens=values),
     st.fixed_dictionaries(
         {"type": st.sampled_from(["session", "model_change", "thinking_level_change", "session_info", "other"])},
         optional=dict.fromkeys(("sessionKey", "spawnedBy", "cwd", "modelId", "provider", "name", "timestamp"), values),

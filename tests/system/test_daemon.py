@@ -307,13 +307,6 @@ def test_sigterm_interrupts_an_attached_run_and_cancels_it_at_its_agent(daemon: 
     assert (waited["status"], waited["error"]) == ("error", "interrupted")
 
 
-def test_a_run_with_a_runtime_not_yet_supported_ends_with_an_error_that_says_so(daemon: Daemon) -> None:
-    daemon.start('[[agents.list]]\nid = "main"\nruntime = { type = "acp", preset = "codex" }\n')
-    waited = daemon.reply("main", "hello")
-    assert waited["status"] == "error"
-    assert "acp, which is not supported yet" in waited["error"]
-
-
 def test_a_reload_takes_a_good_configuration_and_refuses_a_bad_one(daemon: Daemon) -> None:
     daemon.start(exec_agent("print('old')"))
     assert daemon.reply("main", "x")["reply"] == "old"

@@ -1,0 +1,163 @@
+"""One connection to an agent: requests in both directions and the turns that are going on. Knows no processes.
+
+Whatever the agent sends is routed here: answers to whoever asked, updates and permission requests to the turn of their
+session. What is for no turn is dropped: a replay, or what an agent says after its answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import trio
+
+from sessiond.runtimes.acp import frames, permissions
+from sessiond.runtimes.acp.frames import AgentFrame, AgentNotification, AgentRequest, AgentResponse
+from sessiond.runtimes.presets.fields import text
+
+
+class AgentGone(Exception):
+    """The agent's process has ended. The message is for people."""
+
+
+class AgentRefused(Exception):
+    """The agent answered with an error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class FrameTaker(Protocol):
+    """A turn, which takes the frames of its session in their order."""
+
+    async def offer(self, frame: AgentFrame, size: int) -> None:
+        """Take one frame of so many bytes; waits while too many wait to be handled."""
+
+    def lose_agent(self, reason: str) -> None:
+        """The agent's process has ended."""
+
+
+class _Waiting:
+    """A request whose answer somebody waits for."""
+
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.answer: AgentResponse | None = None
+
+
+class AgentConnection:
+    """`write` takes whole lines and does not block. After `close` every request raises AgentGone."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._ids = itertools.count()
+        self._waiting: dict[int, _Waiting] = {}
+        # By native session id; and by the id of the prompt, whose answer belongs behind the updates.
+        self._turns: dict[str, FrameTaker] = {}
+        self._prompts: dict[int, FrameTaker] = {}
+        # Replays go on for as long as the agent sends something.
+        self._deadlines: dict[str, tuple[trio.CancelScope, float]] = {}
+        self.gone: str | None = None
+
+    async def request(
+        self, method: str, params: dict[str, Any], timeout_s: float, *, replayed: str | None = None
+    ) -> Any:
+        """The result of a request. AgentRefused; AgentGone; trio.TooSlowError after `timeout_s`.
+
+        `replayed` is the session whose history comes before the answer: then it is the silence that is limited.
+        """
+        if self.gone is not None:
+            raise AgentGone(self.gone)
+        request_id, waiting = next(self._ids), _Waiting()
+        self._waiting[request_id] = waiting
+        try:
+            with trio.fail_after(timeout_s) as scope:
+                if replayed is not None:
+                    self._deadlines[replayed] = (scope, timeout_s)
+                self._write(frames.encode_request(request_id, method, params))
+                await waiting.answered.wait()
+        finally:
+            del self._waiting[request_id]
+            if replayed is not None:
+                self._deadlines.pop(replayed, None)
+        if waiting.answer is None:
+            raise AgentGone(self.gone)
+        if waiting.answer.code is not None:
+            raise AgentRefused(waiting.answer.code, waiting.answer.message)
+        return waiting.answer.result
+
+    def begin_prompt(self, native_id: str, blocks: list[dict[str, Any]], turn: FrameTaker) -> int:
+        """Send a prompt, whose updates and answer go to the turn until `end_prompt`; its id. AgentGone."""
+        if self.gone is not None:
+            raise AgentGone(self.gone)
+        prompt_id = next(self._ids)
+        self._turns[native_id] = self._prompts[prompt_id] = turn
+        self._write(frames.encode_request(prompt_id, "session/prompt", {"sessionId": native_id, "prompt": blocks}))
+        return prompt_id
+
+    def end_prompt(self, native_id: str, prompt_id: int) -> None:
+        """What the agent still says of this turn is dropped."""
+        self._turns.pop(native_id, None)
+        self._prompts.pop(prompt_id, None)
+
+    def cancel_prompt(self, native_id: str) -> None:
+        """Ask the agent to end the turn of a session."""
+        self._write(frames.encode_notification("session/cancel", {"sessionId": native_id}))
+
+    def answer(self, request: AgentRequest, result: Any) -> None:
+        """Answer a request of the agent."""
+        self._write(frames.encode_result(request.id, result))
+
+    async def handle(self, frame: AgentFrame, size: int) -> None:
+        """Route one frame of the agent, of so many bytes."""
+        match frame:
+            case AgentResponse():
+                await self._handle_answer(frame, size)
+            case AgentNotification(method="session/update"):
+                await self._handle_update(frame, size)
+            case AgentNotification():
+                pass  # one that we do not know, or that takes back a request, which was answered at once
+            case AgentRequest():
+                await self._handle_request(frame, size)
+
+    def close(self, reason: str) -> None:
+        """The process has ended: tell whoever waits for it."""
+        if self.gone is not None:
+            return
+        self.gone = reason
+        for waiting in self._waiting.values():
+            waiting.answered.set()
+        for turn in self._prompts.values():
+            turn.lose_agent(reason)
+
+    async def _handle_answer(self, answer: AgentResponse, size: int) -> None:
+        turn = self._prompts.get(answer.id)
+        if turn is not None:
+            await turn.offer(answer, size)
+        elif (waiting := self._waiting.get(answer.id)) is not None and waiting.answer is None:
+            waiting.answer = answer
+            waiting.answered.set()
+
+    async def _handle_update(self, update: AgentNotification, size: int) -> None:
+        session = text(update.params, "sessionId")
+        turn = self._turns.get(session)
+        if turn is not None:
+            await turn.offer(update, size)
+        elif (extended := self._deadlines.get(session)) is not None:
+            scope, timeout_s = extended
+            scope.deadline = trio.current_time() + timeout_s
+
+    async def _handle_request(self, request: AgentRequest, size: int) -> None:
+        turn = self._turns.get(text(request.params, "sessionId"))
+        match request.method:
+            case "session/request_permission" | "elicitation/create" if turn is not None:
+                await turn.offer(request, size)
+            case "session/request_permission":
+                self.answer(request, permissions.cancel("this session has no turn that goes on").result)
+            case "elicitation/create":
+                self.answer(request, {"action": "decline"})
+            case method:
+                said = f"{method[:100]} is not offered: the agent has to use its own tools"
+                self._write(frames.encode_error(request.id, frames.METHOD_NOT_FOUND, said))

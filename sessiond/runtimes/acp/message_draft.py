@@ -1,0 +1,127 @@
+"""Put an assistant message together from chunks, and split what is too long for one record. Sans-io."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sessiond.runtimes.output import Event, MessageOutput
+
+# A piece of a message that is split ends at white space, if there is any in its last so many characters.
+_WORD_CHARS = 200
+# An argument of over this size is left out of a message that would be too long otherwise.
+_LONG_ARGUMENTS_BYTES = 16 * 1024
+
+
+class AcpMessageDraft:
+    """The message that is being said. A chunk with another `messageId` begins the next one.
+
+    A thought without an id belongs to what is said after it. `split` counts the messages that were too long.
+    """
+
+    def __init__(self, provider: str, max_bytes: int) -> None:
+        self._fixed = {"api": "acp", "provider": provider}
+        self._max_bytes = max_bytes
+        self._blocks: list[dict[str, Any]] = []
+        # The text of the last block, in pieces: appending to one string would copy it with each chunk.
+        self._parts: list[str] = []
+        self._bytes = 0
+        self._message_id: str | None = None
+        self._has_owner = False
+        self.split = 0
+
+    def add_text(self, said: str, message_id: str | None) -> Iterator[Event]:
+        """Add text of a message."""
+        yield from self._begin(message_id)
+        yield from self._add("text", said)
+
+    def add_thought(self, said: str, message_id: str | None) -> Iterator[Event]:
+        """Add text of thinking."""
+        if message_id is not None:
+            yield from self._begin(message_id)
+        yield from self._add("thinking", said)
+
+    def add_message_block(self, block: dict[str, Any], message_id: str | None) -> Iterator[Event]:
+        """Add a whole block of a message."""
+        yield from self._begin(message_id)
+        yield from self.add_block(block)
+
+    def add_block(self, block: dict[str, Any]) -> Iterator[Event]:
+        """Add a whole block to whatever is being said. It may change until the message is flushed."""
+        size = _size(block)
+        if self._blocks and self._bytes + size > self._max_bytes:
+            yield from self.flush()
+        self._close_text()
+        self._blocks.append(block)
+        self._bytes += size
+
+    def flush(self, stop_reason: str | None = None) -> Iterator[Event]:
+        """The message so far, if it has any blocks; the next chunk begins another."""
+        self._close_text()
+        # Copies: a call may still change, but not in a message that was written.
+        blocks = [dict(block) for block in self._blocks if block.get(block["type"]) != ""]
+        self._blocks, self._bytes, self._has_owner, self._message_id = [], 0, False, None
+        if not blocks:
+            return
+        has_calls = any(block["type"] == "toolCall" for block in blocks)
+        message: dict[str, Any] = {"role": "assistant", "content": blocks, **self._fixed}
+        message["stopReason"] = stop_reason or ("toolUse" if has_calls else "stop")
+        if _size(message) > self._max_bytes:
+            message["content"] = [_shorten(block) for block in blocks]
+        yield MessageOutput(message)
+
+    def _begin(self, message_id: str | None) -> Iterator[Event]:
+        if self._has_owner and self._message_id != message_id:
+            yield from self.flush()
+        self._message_id, self._has_owner = message_id, True
+
+    def _add(self, kind: str, said: str) -> Iterator[Event]:
+        while said:
+            size = _size(said)
+            if self._bytes + size <= self._max_bytes:
+                break
+            piece = _cut(said, size, self._max_bytes - self._bytes)
+            self._append(kind, piece, _size(piece))
+            said = said[len(piece) :]
+            owner = self._message_id, self._has_owner
+            yield from self.flush()
+            self._message_id, self._has_owner = owner
+            self.split += 1
+        if said:
+            self._append(kind, said, size)
+
+    def _append(self, kind: str, said: str, size: int) -> None:
+        if not self._blocks or self._blocks[-1]["type"] != kind:
+            self._close_text()
+            self._blocks.append({"type": kind, kind: ""})
+        self._parts.append(said)
+        self._bytes += size
+
+    def _close_text(self) -> None:
+        if self._parts:
+            last = self._blocks[-1]
+            last[last["type"]] += "".join(self._parts)
+            self._parts = []
+
+
+def _size(value: Any) -> int:
+    return len(msgspec.json.encode(value))
+
+
+def _cut(said: str, size: int, room: int) -> str:
+    """The beginning of `said` (`size` bytes as JSON) that needs at most `room` bytes; up to white space if it can."""
+    chars = max(1, room * len(said) // size)
+    while chars > 1 and _size(said[:chars]) > room:
+        chars = chars * 3 // 4
+    spaces = [said.rfind(space, max(1, chars - _WORD_CHARS), chars) for space in (" ", "\n")]
+    return said[: max(spaces) + 1] if max(spaces) > 0 else said[:chars]
+
+
+def _shorten(block: dict[str, Any]) -> dict[str, Any]:
+    """A tool call without arguments that are too long to be kept."""
+    size = _size(block.get("arguments"))
+    if block["type"] != "toolCall" or size <= _LONG_ARGUMENTS_BYTES:
+        return block
+    return {**block, "arguments": {"omitted": f"{size} bytes, too long for limits.maxRecordBytes"}}

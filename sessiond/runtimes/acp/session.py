@@ -1,0 +1,129 @@
+"""Open a session in an agent's process: a new one, or that of an earlier run. Source: runs.md, "acp".
+
+A session that the agent has lost is never passed off as one that was resumed. Knows the connection and the sink.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from sessiond.errors import quote
+from sessiond.model.record import NATIVE
+from sessiond.runtimes.acp.connection import AgentRefused
+from sessiond.runtimes.acp.process import AUTH_REQUIRED, AgentProcess, CannotServe
+from sessiond.runtimes.presets.fields import array, text
+from sessiond.runtimes.runtime import RunSink, RunSpec
+
+
+class OpenSession:
+    """A session of ours that is open in a process. `cost_usd` is what the agent said last that it has cost so far."""
+
+    def __init__(self, native_id: str, result: Any, *, cost_usd: float | None = None, note: str | None = None) -> None:
+        self.native_id = native_id
+        self.model = _model_in(result)
+        self.cost_usd = cost_usd
+        self.context_size: int | None = None
+        self.known_lists: dict[str, bytes] = {}
+        self._note = note
+
+    def take_notes(self) -> list[str]:
+        """What there is to say of its beginning; once."""
+        note, self._note = self._note, None
+        return [] if note is None else [note]
+
+
+async def open_session(
+    process: AgentProcess, spec: RunSpec, sink: RunSink, *, cwd: str, servers: list[dict[str, Any]], timeout_s: float
+) -> OpenSession:
+    """The session of a run: resumed where the run has one, else a new one. CannotServe, AgentGone."""
+    params = {"cwd": cwd, "mcpServers": servers}
+    known = (spec.native_session_id or "").partition(" ")[0]
+    try:
+        if not known:
+            return await _begin(process, sink, params, timeout_s)
+        found, reason = await _resume(process, known, params, timeout_s)
+        if found is not None:
+            if spec.native_required:
+                await sink.custom(NATIVE, {"nativeId": known})
+            return OpenSession(known, found, cost_usd=spec.native_cost_usd)
+        if spec.native_required:
+            raise CannotServe(
+                f"the agent cannot go on with its session {quote(known)}: {reason}. Nothing new was begun; look up the"
+                " id with the agent program itself"
+            )
+        return await _begin(process, sink, params, timeout_s, lost=known, reason=reason)
+    except AgentRefused as error:
+        raise CannotServe(process.explain_refusal(error, "opened no session")) from None
+    except trio.TooSlowError:
+        raise CannotServe(f"the agent did not open a session within {timeout_s:g} s") from None
+
+
+async def _resume(
+    process: AgentProcess, native_id: str, params: dict[str, Any], timeout_s: float
+) -> tuple[dict[str, Any] | None, str]:
+    """What the agent says of the session that it resumed, else None and why it did not.
+
+    An agent that wants a login has lost nothing: AgentRefused.
+    """
+    params = {"sessionId": native_id, **params}
+    refusals = []
+    if process.capabilities.resume:
+        try:
+            return await _ask(process, "session/resume", params, timeout_s), ""
+        except AgentRefused as error:
+            _raise_if_login(error)
+            refusals.append(f"session/resume: {error.message}")
+    if process.capabilities.load:
+        try:
+            # Everything that the session has said so far comes before the answer, and is dropped: no turn goes on.
+            return await _ask(process, "session/load", params, timeout_s, replayed=native_id), ""
+        except AgentRefused as error:
+            _raise_if_login(error)
+            refusals.append(f"session/load: {error.message}")
+    return None, "; ".join(refusals)[:1000] or "it cannot resume sessions"
+
+
+async def _ask(
+    process: AgentProcess, method: str, params: dict[str, Any], timeout_s: float, replayed: str | None = None
+) -> dict[str, Any]:
+    # The result may be null.
+    result = await process.connection.request(method, params, timeout_s, replayed=replayed)
+    return result if isinstance(result, dict) else {}
+
+
+async def _begin(
+    process: AgentProcess,
+    sink: RunSink,
+    params: dict[str, Any],
+    timeout_s: float,
+    *,
+    lost: str | None = None,
+    reason: str = "",
+) -> OpenSession:
+    """A new session. Its id is on record before its first prompt, so that a crash does not lose it."""
+    result = await process.connection.request("session/new", params, timeout_s)
+    native_id = text(result, "sessionId")
+    if not native_id or len(native_id) > 1024:
+        raise CannotServe("the agent opened a session without an id that can be used")
+    if lost is None:
+        await sink.custom(NATIVE, {"nativeId": native_id})
+        return OpenSession(native_id, result)
+    await sink.custom(NATIVE, {"nativeId": native_id, "lost": lost, "reason": reason})
+    return OpenSession(
+        native_id, result, note=f"the agent has lost its session {quote(lost)} and began a new one: {reason}"
+    )
+
+
+def _raise_if_login(error: AgentRefused) -> None:
+    if error.code == AUTH_REQUIRED:
+        raise error
+
+
+def _model_in(result: Any) -> str | None:
+    """The model that the agent says it uses."""
+    for option in array(result, "configOptions"):
+        if text(option, "category") == "model" and text(option, "currentValue"):
+            return text(option, "currentValue")[:200]
+    return text(result, "models", "currentModelId")[:200] or None

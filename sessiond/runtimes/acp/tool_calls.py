@@ -1,0 +1,177 @@
+"""The tool calls of one turn: a call in a message, live events while it goes on, and one result. Sans-io."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sessiond.runtimes.acp.message_draft import AcpMessageDraft
+from sessiond.runtimes.output import Event, MessageOutput, Tool
+from sessiond.runtimes.presets.draft import texts
+from sessiond.runtimes.presets.fields import array, table, text
+
+# More than any agent has open at once. Of calls that have ended as many are remembered, whose late updates are ignored.
+_MAX_CALLS = 1000
+_MAX_ID_CHARS = 1024
+_FINAL = ("completed", "failed")
+LEFT_OPEN = "(the turn ended before this call had a result)"
+
+
+class _OpenCall:
+    """What is known of a call. `block` is its block in a message, None until the agent has begun it."""
+
+    def __init__(self, call_id: str) -> None:
+        self.id = call_id
+        self.fields: dict[str, Any] = {}
+        self.block: dict[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        return text(self.fields, "kind") or "other"
+
+    @property
+    def name(self) -> str:
+        kind = "" if self.kind == "other" else self.kind
+        return text(self.fields, "name") or kind or text(self.fields, "title") or "other"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        given = self.fields.get("rawInput")
+        return given if isinstance(given, dict) else {} if given is None else {"input": given}
+
+
+class CallLedger:
+    """The calls of one turn. `dropped` counts updates that could not be used."""
+
+    def __init__(self, draft: AcpMessageDraft, max_bytes: int) -> None:
+        self._draft, self._max_bytes = draft, max_bytes
+        self._open: dict[str, _OpenCall] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self.dropped = 0
+
+    def note(self, update: Any) -> tuple[str, str]:
+        """The kind and title of the call in a permission request, which may come before the call itself."""
+        call_id = text(update, "toolCallId")
+        call = self._open.get(call_id) or _OpenCall(call_id)
+        _patch(call, update)
+        if 0 < len(call_id) <= _MAX_ID_CHARS and call_id not in self._ended and len(self._open) < _MAX_CALLS:
+            self._open[call_id] = call
+        return call.kind, text(call.fields, "title") or call.name
+
+    def take(self, update: dict[str, Any]) -> Iterator[Event]:
+        """The events of a `tool_call` or `tool_call_update`. An update of an unknown call begins it."""
+        call_id = text(update, "toolCallId")
+        if not 0 < len(call_id) <= _MAX_ID_CHARS:
+            self.dropped += 1
+            return
+        if call_id in self._ended:
+            return
+        call = self._open.get(call_id)
+        if call is None:
+            if len(self._open) >= _MAX_CALLS:
+                yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
+            call = self._open[call_id] = _OpenCall(call_id)
+        _patch(call, update)
+        status = text(call.fields, "status")
+        if call.block is None:
+            call.block = {"type": "toolCall", "id": call_id, "name": call.name, "arguments": call.arguments}
+            yield from self._draft.add_block(call.block)
+            yield Tool("start", call_id, call.name, {"arguments": call.arguments, **_live(call)})
+        elif status not in _FINAL:
+            # What the message says of the call may change until it is written.
+            call.block |= {"name": call.name, "arguments": call.arguments}
+            yield Tool("update", call_id, call.name, {"status": status, **_live(call)})
+        if status in _FINAL:
+            call.block |= {"name": call.name, "arguments": call.arguments}
+            yield from self._finish(call)
+
+    def end(self) -> Iterator[Event]:
+        """Results for the calls that the agent left open."""
+        for call in list(self._open.values()):
+            yield from self._finish(call, LEFT_OPEN)
+
+    def _finish(self, call: _OpenCall, why: str | None = None) -> Iterator[Event]:
+        """The result of a call, after the message with the call itself. One that was never begun has none."""
+        self._open.pop(call.id, None)
+        self._ended[call.id] = None
+        if len(self._ended) > _MAX_CALLS:
+            self._ended.popitem(last=False)
+        if call.block is None:
+            return
+        yield from self._draft.flush()
+        is_error = why is not None or call.fields.get("status") == "failed"
+        content = _content(call) if why is None else texts(why)
+        yield Tool("end", call.id, call.block["name"], {"isError": is_error})
+        message: dict[str, Any] = {
+            "role": "toolResult",
+            "toolCallId": call.id,
+            "toolName": call.block["name"],
+            "content": content,
+            "isError": is_error,
+        }
+        if details := _details(call):
+            message["details"] = details
+        yield MessageOutput(self._fit(message))
+
+    def _fit(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The result, cut in words if it is too long for a record."""
+        size = len(msgspec.json.encode(message))
+        if size <= self._max_bytes:
+            return message
+        message = {name: value for name, value in message.items() if name != "details"}
+        whole = "".join(block.get("text", "") for block in message["content"])
+        # JSON escapes make a text up to six times as long.
+        kept = whole[: max(0, self._max_bytes - 1024) // 6]
+        note = f"\n(cut here: the whole result is {size} bytes, too long for limits.maxRecordBytes)"
+        return {**message, "content": texts(kept + note)}
+
+
+def _patch(call: _OpenCall, update: Any) -> None:
+    """Take over what an update says of a call. Members of another type, and null, say nothing."""
+    for name in ("title", "name", "kind", "status"):
+        if text(update, name):
+            call.fields[name] = update[name]
+    for name in ("content", "locations"):
+        if isinstance(update.get(name), list):
+            call.fields[name] = update[name]
+    for name in ("rawInput", "rawOutput"):
+        if update.get(name) is not None:
+            call.fields[name] = update[name]
+
+
+def _live(call: _OpenCall) -> dict[str, Any]:
+    return {"title": text(call.fields, "title")[:500], "kind": call.kind}
+
+
+def _content(call: _OpenCall) -> list[dict[str, Any]]:
+    """The content of a result: text and images; a diff as its path. Without any, the raw output as text."""
+    blocks: list[dict[str, Any]] = []
+    for item in array(call.fields, "content"):
+        block = table(item, "content")
+        match text(item, "type"), text(block, "type"):
+            case "content", "text":
+                blocks += texts(text(block, "text"))
+            case "content", "image" if text(block, "data") and text(block, "mimeType"):
+                blocks.append({"type": "image", "data": block["data"], "mimeType": block["mimeType"]})
+            case "content", "resource_link":
+                blocks += texts(f"[{text(block, 'title') or text(block, 'name')}]({text(block, 'uri')})")
+            case "content", "resource":
+                blocks += texts(text(block, "resource", "text"))
+            case "diff", _:
+                blocks += texts(f"(changed {text(item, 'path')})")
+            case _:
+                pass
+    output = call.fields.get("rawOutput")
+    if blocks or output is None:
+        return blocks
+    return texts(output if isinstance(output, str) else msgspec.json.encode(output).decode())
+
+
+def _details(call: _OpenCall) -> dict[str, Any]:
+    """What a reader of the transcript may want to know besides."""
+    found: dict[str, Any] = {name: call.fields[name] for name in ("title", "kind", "locations") if name in call.fields}
+    diffs = [item for item in array(call.fields, "content") if text(item, "type") == "diff"]
+    return {**found, "diffs": diffs} if diffs else found

@@ -1,0 +1,418 @@
+"""The ACP runtime with real processes that speak ACP by hand (`support/acp_agent.py`), well and badly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from support import acp_agent_path
+from support.patience import PATIENCE_S
+from support.rows import check_each
+
+from sessiond.clock import Clock
+from sessiond.config.agents import AgentConfig, RuntimeConfig
+from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
+from sessiond.runtimes.runtime import RunOutcome
+from sessiond.runtimes.sandbox import Bubblewrap
+
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "SESSIOND_TOKEN_FILE": "/the/owner"}
+
+
+class Conversation:
+    """One session with an agent: `say` runs a turn and returns its outcome and what the sink got."""
+
+    def __init__(self, agents: AcpAgents, agent: AgentConfig, make_spec: Any, new_recorder: Any) -> None:
+        self.agents, self.agent, self._make_spec, self._new_recorder = agents, agent, make_spec, new_recorder
+        self.number = 0
+        self.recorder = new_recorder()
+
+    async def say(self, text: str, session: str = "s1", **fields: Any) -> RunOutcome:
+        self.number += 1
+        self.recorder = self._new_recorder()
+        spec = self._make_spec(text, session_id=session, run_id=f"{session}.{self.number}", **fields)
+        with trio.fail_after(PATIENCE_S):
+            return await self.agents.runtime(self.agent).run(spec, self.recorder)
+
+    @property
+    def native(self) -> list[Any]:
+        return [data for kind, data in self.recorder.customs if kind == "sessiond/native"]
+
+    def answers(self) -> list[Any]:
+        return [data for kind, data in self.recorder.customs if kind == "sessiond/answer"]
+
+    def shape(self) -> list[Any]:
+        """The messages in short: `text`, `(thought)`, `call NAME`, `result NAME: text`."""
+        found: list[Any] = []
+        for message in self.recorder.messages:
+            if message["role"] == "toolResult":
+                said = "".join(block["text"] for block in message["content"])
+                found.append(f"result {message['toolName']}: {said}{' !' if message['isError'] else ''}")
+                continue
+            blocks = []
+            for block in message["content"]:
+                match block["type"]:
+                    case "text":
+                        blocks.append(block["text"])
+                    case "thinking":
+                        blocks.append(f"({block['thinking']})")
+                    case _:
+                        blocks.append(f"call {block['name']}")
+            found.append("+".join(blocks))
+        return found
+
+
+def acp_agent(*options: str, **fields: Any) -> AgentConfig:
+    command = (sys.executable, "-S", str(acp_agent_path.PATH), *options)
+    return AgentConfig(id="main", runtime=RuntimeConfig(type="acp", command=command, **fields))
+
+
+@asynccontextmanager
+async def open_agents(max_record_bytes: int = 1 << 20, max_frame_bytes: int = 4 << 20) -> AsyncIterator[AcpAgents]:
+    limits = AcpLimits(max_record_bytes, max_frame_bytes)
+    agents = AcpAgents(environ=ENVIRON, bubblewrap=Bubblewrap(private=()), limits=lambda: limits, clock=Clock())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(agents.run)
+        yield agents
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def make_conversation(
+    make_spec: Any, recorder: Any, tmp_path: Path
+) -> Callable[[AcpAgents, AgentConfig], Conversation]:
+    (tmp_path / "run").mkdir()
+    return lambda agents, agent: Conversation(agents, agent, make_spec, type(recorder))
+
+
+@pytest.fixture
+async def talk(make_conversation: Any) -> AsyncIterator[Callable[..., Conversation]]:
+    async with open_agents() as agents:
+        yield lambda *options, **fields: make_conversation(agents, acp_agent(*options, **fields))
+
+
+TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("hello there", ["hello there"], {"reply": "hello there"}),
+    ("messages", ["(hm)+one two", "three", "four"], {"reply": "four"}),
+    ("tool", ["call execute", "result execute: a b"], {"reply": ""}),
+    ("tool c9 other failed", ["call Run it", "result Run it: a b !"], {"reply": ""}),
+    ("order", ["call execute", "result execute: a b", "chose yes"], {"reply": "chose yes"}),
+    (
+        "permission execute",
+        ["call execute+yes", "result execute: (the turn ended before this call had a result) !"],
+        {"reply": "yes"},
+    ),
+    ("permission execute allow_always,reject_once", ["call execute+always"], {"reply": "always"}),
+    ("permission execute reject_once", ["call execute+cancelled"], {"reply": "cancelled"}),
+    ("permission read reject_always,allow_once", ["call read+never"], {"reply": "never"}),
+    ("permission read allow_once", ["call read+cancelled"], {"reply": "cancelled"}),
+    ("permission edit", ["call edit+no"], {"reply": "no"}),
+    ("unknown", ["done"], {"reply": "done"}),
+    ("malformed", ["done"], {"reply": "done"}),
+    ("open", ["call Left open+call own_name", 'result own_name: {"x":1}'], {"reply": ""}),
+    ("stop max_tokens", ["stopped"], {"reply": "stopped", "stop_reason": "max_tokens"}),
+    ("stop max_turn_requests", ["stopped"], {"stop_reason": "max_turn_requests"}),
+    ("stop of_the_future", ["stopped"], {"stop_reason": "of_the_future", "error": None}),
+    ("stop refusal", ["stopped"], {"error": "the agent refused to go on with this conversation (stop reason refusal)"}),
+    ("stop cancelled", ["stopped"], {"aborted": True, "error": "the agent cancelled its turn"}),
+    ("failed", ["so far"], {"error": "the agent ended the turn with an error: it failed"}),
+    ("late", ["in time"], {"reply": "in time"}),
+    ("requests", ["-32601,-32601,decline,-32601"], {"error": None}),
+    ("blocks", ["text"], {"error": None}),
+    ("environ", ["SESSIOND_SOCKET"], {"error": None}),
+]
+
+
+async def test_what_an_agent_does_in_a_turn_becomes_messages(talk: Any) -> None:
+    conversation = talk("noise", permissions="deny", permission_rules={"execute": "allow", "edit": "ask"})
+    for text, shape, expected in TURNS:
+        outcome = await conversation.say(text)
+        assert conversation.shape()[: len(shape)] == shape, text
+        assert expected.items() <= msgspec.structs.asdict(outcome).items(), (text, outcome)
+        match text:
+            case "messages":
+                assert conversation.recorder.deltas == ["one ", "two", "three", "four"]
+                assert [one["stopReason"] for one in conversation.recorder.messages] == ["stop"] * 3
+            case "tool":
+                first, result = conversation.recorder.messages
+                call = {"type": "toolCall", "id": "c1", "name": "execute", "arguments": {"command": "ls"}}
+                assert first["content"] == [call] and first["model"] == "m-1" and first["provider"] == "by-hand"
+                assert result["details"] == {"title": "Run it", "kind": "execute"}
+                assert [one[0] for one in conversation.recorder.tools] == ["start", "update", "end"]
+            case "stop max_tokens":
+                assert conversation.recorder.messages[0]["stopReason"] == "length"
+            case "unknown":
+                kinds = [kind for kind, _ in conversation.recorder.customs]
+                assert kinds == ["acp/plan", "acp/available_commands_update", "acp/of_the_future"]
+                assert conversation.recorder.customs[2][1]["anything"] == [1, 2]
+            case "malformed":
+                assert outcome.notes == ("9 updates of the agent could not be used",)
+            case "permission edit":
+                reason = "permissions and permissionRules of the agent's runtime can allow it"
+                assert (
+                    outcome.notes[0].startswith("permission denied for Run it (edit): ") and reason in outcome.notes[0]
+                )
+                (said,) = conversation.answers()
+                assert {
+                    "outcome": "policy",
+                    "decision": "deny",
+                    "optionId": "no",
+                    "kind": "edit",
+                }.items() <= said.items()
+    # The list of commands is recorded again only if it has changed.
+    await conversation.say("unknown")
+    assert [kind for kind, _ in conversation.recorder.customs] == ["acp/plan", "acp/of_the_future"]
+
+
+async def test_usage_is_the_difference_to_the_turn_before(talk: Any) -> None:
+    conversation = talk()
+    costs = []
+    for cost, currency in (("0.5", "USD"), ("0.75", "USD"), ("0.25", "USD"), ("9", "EUR"), ("0.5", "USD")):
+        outcome = await conversation.say(f"usage {cost} {currency}")
+        assert outcome.usage is not None and outcome.usage["totalTokens"] == 120
+        costs.append(outcome.usage.get("cost"))
+    assert costs == [{"total": 0.5}, {"total": 0.25}, {"total": 0.25}, None, {"total": 0.25}]
+    assert conversation.native[-1]["costUsd"] == 0.5 and conversation.native[-1]["contextTokens"] == 1000
+    # A restart knows what it had cost.
+    later = await conversation.say("usage 0.6", "s2", native_session_id="gone", native_cost_usd=0.5)
+    assert later.usage is not None and later.usage["cost"] == {"total": 0.6}
+
+
+async def test_two_turns_share_a_process_and_sessions_have_their_own_tokens(talk: Any, tmp_path: Path) -> None:
+    conversation = talk("image")
+    token = tmp_path / "token"
+    token.write_text("first")
+    assert (await conversation.say("token", token_file=token)).reply == "token first of s1"
+    (native,) = conversation.native
+    (file,) = (tmp_path / "run" / "acp").glob("*/s1")
+    assert file.read_text() == "" and file.stat().st_mode & 0o777 == 0o600
+    pid = (await conversation.say("pid")).reply
+    assert conversation.native == []
+    token.write_text("second")
+    assert (await conversation.say("token", "s2", token_file=token)).reply == "token second of s2"
+    assert (await conversation.say("pid", "s2")).reply == pid
+    assert conversation.native == [] and native["nativeId"] == f"native-{pid}-0"
+    images = ({"type": "image", "data": "aGk=", "mimeType": "image/png"},)
+    assert (await conversation.say("blocks", images=images)).reply == "text,image"
+
+
+RESUMED = [
+    ("resume",),
+    ("load",),
+    ("resume", "load", "refuses=session/resume"),
+    ("load", "null"),
+    ("resume", "null", "noise"),
+]
+
+
+@check_each("options", RESUMED)
+async def test_a_new_process_resumes_and_repeats_nothing(
+    options: tuple[str, ...], make_conversation: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent(*options))
+        await conversation.say("remember this", workspace=tmp_path / "work")
+        (native,) = conversation.native
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent(*options))
+        known = native["nativeId"]
+        outcome = await conversation.say("known", workspace=tmp_path / "work", native_session_id=known)
+    assert outcome == RunOutcome(
+        reply="remember this | known", stop_reason="end_turn", model="m-1" if "null" not in options else None
+    )
+    assert conversation.shape() == ["remember this | known"] and conversation.recorder.tools == []
+    assert conversation.recorder.customs == []
+
+
+LOST = [
+    (("resume", "load"), "session/resume: no session gone; session/load: no session gone"),
+    (("load",), "session/load: no session gone"),
+    ((), "it cannot resume sessions"),
+]
+
+
+@check_each(("options", "reason"), LOST)
+async def test_a_lost_session_is_recorded_and_said(
+    options: Any, reason: str, make_conversation: Any, tmp_path: Path
+) -> None:
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent(*options))
+        outcome = await conversation.say("hello", native_session_id="gone")
+        (native,) = conversation.native
+        assert native | {"nativeId": "new"} == {"nativeId": "new", "lost": "gone", "reason": reason}
+        assert outcome.reply == "hello"
+        assert outcome.notes == (f"the agent has lost its session 'gone' and began a new one: {reason}",)
+        # A session that has to be that one is an error, and nothing is begun.
+        outcome = await conversation.say("hello", "s2", native_session_id="gone", native_required=True)
+        assert outcome.error is not None and "'gone'" in outcome.error and reason in outcome.error
+        assert conversation.recorder.customs == [] and outcome.reply is None
+
+
+UNUSABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (("version=2",), {}, "speaks version '2' of the Agent Client Protocol, and sessiond speaks 1"),
+    (("refuses=initialize",), {}, "refused the connection: no"),
+    (("silent",), {"start_seconds": 0.3}, "did not answer within 0.3 s of its start"),
+    (
+        ("refuses=session/new", "auth"),
+        {},
+        "set `authenticate` in the runtime of agent 'main' to one of its methods: 'api-key'",
+    ),
+    (("refuses=session/resume", "resume", "auth"), {}, "wants a login"),
+]
+
+
+@check_each(("options", "fields", "sentence"), UNUSABLE)
+async def test_an_agent_that_cannot_be_used_says_why(
+    options: Any, fields: Any, sentence: str, make_conversation: Any
+) -> None:
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent(*options, **fields))
+        outcome = await conversation.say("hello", native_session_id="n" if "resume" in options else None)
+        assert outcome.error is not None and sentence in outcome.error, outcome
+        # An agent that cannot start has lost nothing.
+        assert conversation.native == []
+        if "auth" in options:
+            again = make_conversation(agents, acp_agent(*options, authenticate="api-key", **fields))
+            assert (await again.say("hello")).reply == "hello"
+
+
+async def test_a_program_that_is_no_agent_is_quoted(make_conversation: Any, tmp_path: Path) -> None:
+    async with open_agents() as agents:
+        for command, sentence in (
+            (("sh", "-c", "echo I am no agent"), "process ended (command exited): I am no agent"),
+            (("sh", "-c", "echo 'no login' >&2; exit 4"), "process ended (command exited with status 4): no login"),
+            (("no-such-program",), "command not found: no-such-program"),
+        ):
+            agent = AgentConfig(id="main", runtime=RuntimeConfig(type="acp", command=command))
+            outcome = await make_conversation(agents, agent).say("hello")
+            assert outcome.error is not None and sentence in outcome.error, outcome
+
+
+DEATHS = [
+    ("die", "command exited with status 3): Traceback: the last words"),
+    ("half", 'command exited): {"jsonrpc": "2.0", "method": "session/up'),
+]
+
+
+async def test_a_death_ends_the_turn_and_the_next_message_resumes(talk: Any) -> None:
+    conversation = talk("resume")
+    await conversation.say("first")
+    (native,) = conversation.native
+    for word, sentence in DEATHS:
+        outcome = await conversation.say(word, native_session_id=native["nativeId"])
+        assert outcome.error is not None and outcome.error.endswith(sentence), outcome
+        assert conversation.shape() == ["before the end"]
+    outcome = await conversation.say("known", native_session_id=native["nativeId"])
+    assert outcome.reply == "first | die | half | known"
+    # An answer without a newline at the end of the stream is an answer.
+    outcome = await conversation.say("nonewline")
+    assert (outcome.reply, outcome.error) == ("the end", None)
+
+
+CANCELS = [
+    ("wait", " and over"),
+    ("wait ends", " and over"),
+    ("wait asks", " yes cancelled and over"),
+    ("wait deaf", ""),
+]
+
+
+async def test_a_cancelled_turn_is_cancelled_in_the_agent(talk: Any) -> None:
+    conversation = talk("resume", permissions="allow", grace_seconds=0.4)
+    pid = (await conversation.say("pid")).reply
+    (native,) = conversation.native
+    for text, last in CANCELS:
+        if text == "wait deaf":
+            conversation.agent = acp_agent("resume", permissions="allow", grace_seconds=0.1)
+        conversation.recorder = type(conversation.recorder)()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_when_begun, conversation, text, scope)
+                await conversation.say(text, native_session_id=native["nativeId"])
+        assert scope.cancelled_caught
+        assert conversation.shape() == ["waiting" + last], text
+        assert conversation.recorder.messages[0]["stopReason"] == "aborted"
+    outcome = await conversation.say("known", native_session_id=native["nativeId"])
+    assert outcome.reply is not None and outcome.reply.endswith("wait deaf | known")
+    assert pid is not None
+
+
+async def test_limits_of_frames_and_records(make_conversation: Any, tmp_path: Path) -> None:
+    async with open_agents(max_record_bytes=20_000, max_frame_bytes=100_000) as agents:
+        conversation = make_conversation(agents, acp_agent("resume"))
+        outcome = await conversation.say("big 50000")
+        (native,) = conversation.native
+        pieces = conversation.shape()
+        assert len(pieces) == 3 and "".join(pieces) == "w " * 25_000 and all(one.endswith(" ") for one in pieces)
+        assert outcome.notes == ("2 messages over limits.maxRecordBytes had to be split",)
+        outcome = await conversation.say("big 18000")
+        assert outcome.notes == () and len(conversation.shape()) == 1
+        outcome = await conversation.say("big 120000")
+        assert outcome.error == "the agent was ended: it sent a frame over limits.maxFrameBytes (100000 bytes)"
+        assert (await conversation.say("still there", native_session_id=native["nativeId"])).reply == "still there"
+        assert conversation.native == []
+
+
+async def test_sessions_over_the_limit_rest_and_are_resumed(talk: Any) -> None:
+    conversation = talk("resume", "close", max_sessions=2)
+    natives = {}
+    for session in ("s1", "s2", "s3", "s4"):
+        await conversation.say(session, session)
+        natives[session] = conversation.native[0]["nativeId"]
+    # s1 and s2 were closed; s3 and s4 are open.
+    for session in ("s3", "s4", "s1", "s2"):
+        outcome = await conversation.say("known", session, native_session_id=natives[session])
+        assert outcome.reply == f"{session} | known", session
+        assert conversation.native == []
+    log = read_frames(conversation)
+    methods = [frame["method"].removeprefix("session/") for frame in log]
+    opened = ["new", "prompt"] * 2 + ["close", "new", "prompt"] * 2 + ["prompt"] * 2
+    assert methods == ["initialize", *opened, *["close", "resume", "prompt"] * 2]
+
+
+async def test_a_process_ends_after_its_rest_and_when_the_configuration_changes(talk: Any) -> None:
+    conversation = talk("resume", idle_seconds=0)
+    first = (await conversation.say("pid")).reply
+    await wait_until_gone(int(first or 0))
+    conversation = talk("resume", idle_seconds=7200)
+    kept = (await conversation.say("pid")).reply
+    assert (await conversation.say("pid")).reply == kept
+    conversation.agents.reconfigure([conversation.agent])
+    assert (await conversation.say("pid")).reply == kept
+    conversation.agents.reconfigure([])
+    await wait_until_gone(int(kept or 0))
+    last = (await conversation.say("pid")).reply
+    os.kill(int(last or 0), signal.SIGKILL)
+    await wait_until_gone(int(last or 0))
+    assert (await conversation.say("pid")).reply not in (first, kept, last)
+
+
+def read_frames(conversation: Conversation) -> list[dict[str, Any]]:
+    """What the agent got."""
+    log = Path(conversation._make_spec().workspace, "frames.jsonl")
+    return [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
+
+
+async def _cancel_when_begun(conversation: Conversation, text: str, scope: trio.CancelScope) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not (conversation.recorder.deltas and (text != "wait asks" or conversation.answers())):  # noqa: ASYNC110
+            await trio.sleep(0.005)
+    scope.cancel()
+
+
+async def wait_until_gone(pid: int) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while is_there(pid):  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

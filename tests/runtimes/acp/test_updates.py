@@ -1,0 +1,268 @@
+"""Updates of agents as messages, events and records, whatever the agents say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import check_each
+
+from sessiond.runtimes.acp.tool_calls import LEFT_OPEN
+from sessiond.runtimes.acp.updates import ContextUsage, UpdateReader, cost_since, turn_usage
+from sessiond.runtimes.output import ENVELOPE_BYTES, CustomOutput, Delta, Event, MessageOutput, Tool
+
+LIMIT = 8192
+
+
+def reader() -> UpdateReader:
+    return UpdateReader(provider="p", max_record_bytes=LIMIT, known_lists={})
+
+
+def chunk(text: str, message_id: str | None = None, kind: str = "agent_message_chunk") -> dict[str, Any]:
+    more = {} if message_id is None else {"messageId": message_id}
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, **more}
+
+
+def call(call_id: str = "c", /, *, of: str = "tool_call", **fields: Any) -> dict[str, Any]:
+    return {"sessionUpdate": of, "toolCallId": call_id, **fields}
+
+
+def read(*updates: Any, stop: str = "end_turn") -> tuple[UpdateReader, list[Event]]:
+    made = reader()
+    events = [event for update in updates for event in made.take(update)]
+    return made, [*events, *made.end(stop)]
+
+
+def messages(events: list[Event]) -> list[dict[str, Any]]:
+    return [event.message for event in events if isinstance(event, MessageOutput)]
+
+
+def test_a_call_is_in_a_message_before_its_result() -> None:
+    updates = [
+        chunk("let me look"),
+        call(title="Read a", kind="read", status="pending", locations=[{"path": "/a"}]),
+        call(of="tool_call_update", rawInput={"path": "/a"}, title=None, status="in_progress"),
+        call(
+            of="tool_call_update",
+            status="completed",
+            content=[
+                {"type": "diff", "path": "/a", "oldText": "x", "newText": "y"},
+                {"type": "content", "content": {"type": "image", "data": "aGk=", "mimeType": "image/png"}},
+                {"type": "terminal", "terminalId": "t"},
+            ],
+        ),
+        call(of="tool_call_update", status="failed", rawOutput="late"),
+        chunk("done"),
+    ]
+    made, events = read(*updates)
+    said = {"api": "acp", "provider": "p"}
+    block = {"type": "toolCall", "id": "c", "name": "read", "arguments": {"path": "/a"}}
+    image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    details = {"title": "Read a", "kind": "read", "locations": [{"path": "/a"}], "diffs": [updates[3]["content"][0]]}
+    assert messages(events) == [
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "let me look"}, block],
+            **said,
+            "stopReason": "toolUse",
+        },
+        {
+            "role": "toolResult",
+            "toolCallId": "c",
+            "toolName": "read",
+            "content": [{"type": "text", "text": "(changed /a)"}, image],
+            "isError": False,
+            "details": details,
+        },
+        {"role": "assistant", "content": [{"type": "text", "text": "done"}], **said, "stopReason": "stop"},
+    ]
+    live = [(one.phase, one.extra.get("status")) for one in events if isinstance(one, Tool)]
+    assert live == [("start", None), ("update", "in_progress"), ("end", None)]
+    assert made.dropped == 0
+
+
+NAMES = [
+    ({"name": "bash", "kind": "execute", "title": "Run"}, "bash"),
+    ({"kind": "execute", "title": "Run"}, "execute"),
+    ({"kind": "other", "title": "Run"}, "Run"),
+    ({"title": "Run"}, "Run"),
+    ({}, "other"),
+]
+ARGUMENTS = [({"a": 1}, {"a": 1}), (None, {}), ("text", {"input": "text"}), ([1], {"input": [1]})]
+
+
+@check_each(("fields", "name"), NAMES)
+@check_each(("raw", "arguments"), ARGUMENTS)
+def test_a_call_has_a_name_and_arguments(fields: Any, name: str, raw: Any, arguments: Any) -> None:
+    _, events = read(call(**fields, rawInput=raw))
+    first, result = messages(events)
+    assert first["content"] == [{"type": "toolCall", "id": "c", "name": name, "arguments": arguments}]
+    assert result["content"] == [{"type": "text", "text": LEFT_OPEN}] and result["isError"]
+
+
+ENDS = [
+    ("end_turn", "stop"),
+    ("max_tokens", "length"),
+    ("max_turn_requests", "length"),
+    ("cancelled", "aborted"),
+    ("refusal", "error"),
+    ("new", "stop"),
+]
+
+
+@check_each(("stop", "said"), ENDS)
+def test_the_last_message_says_why_the_agent_stopped(stop: str, said: str) -> None:
+    assert [one["stopReason"] for one in messages(read(chunk("one", "a"), chunk("two", "b"), stop=stop)[1])] == [
+        "stop",
+        said,
+    ]
+
+
+SPLITS = [
+    (["a", "b"], [None, None], ["ab"]),
+    (["a", "b"], ["1", "1"], ["ab"]),
+    (["a", "b"], ["1", "2"], ["a", "b"]),
+    (["a", "b", "c"], ["1", None, "1"], ["a", "b", "c"]),
+]
+
+
+@check_each(("texts", "ids", "expected"), SPLITS)
+def test_a_message_is_what_has_one_id(texts: list[str], ids: list[str | None], expected: list[str]) -> None:
+    _, events = read(*(chunk(text, one) for text, one in zip(texts, ids, strict=True)))
+    assert [one["content"][0]["text"] for one in messages(events)] == expected
+    assert [one.text for one in events if isinstance(one, Delta)] == texts
+
+
+def test_a_thought_without_an_id_belongs_to_what_follows_it() -> None:
+    _, events = read(
+        chunk("hm", None, "agent_thought_chunk"), chunk("so", "1"), chunk("hm 2", "2", "agent_thought_chunk")
+    )
+    first, second = messages(events)
+    assert first["content"] == [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}]
+    assert second["content"] == [{"type": "thinking", "thinking": "hm 2"}]
+
+
+def test_what_is_too_long_for_a_record_is_split_or_cut() -> None:
+    room = LIMIT - ENVELOPE_BYTES
+    for text in ("word " * 5000, "x" * 20_000, "\n\u0001" * 6000, "é" * 9000):
+        made, events = read(chunk(text))
+        assert "".join(one["content"][0]["text"] for one in messages(events)) == text
+        assert made.split == len(messages(events)) - 1 > 0
+        assert all(len(msgspec.json.encode(one)) < LIMIT for one in messages(events))
+    _, events = read(call(title="t", rawInput={"x": "y" * 20_000}, status="completed", rawOutput="z " * 20_000))
+    first, result = messages(events)
+    assert first["content"][0]["arguments"] == {"omitted": "20008 bytes, too long for limits.maxRecordBytes"}
+    assert "cut here: the whole result is" in result["content"][0]["text"]
+    assert all(len(msgspec.json.encode(one)) < room for one in messages(events))
+    made, events = read({"sessionUpdate": "plan", "entries": ["x" * 9000]})
+    assert (made.dropped, events) == (1, [])
+
+
+def test_open_calls_are_limited() -> None:
+    made = reader()
+    events = [event for number in range(1001) for event in made.take(call(str(number), title="t"))]
+    assert [one.tool_call_id for one in events if isinstance(one, Tool) and one.phase == "end"] == ["0"]
+
+
+def test_lists_are_recorded_when_they_changed() -> None:
+    known: dict[str, bytes] = {}
+    for update, count in (({"a": 1}, 1), ({"a": 1}, 0), ({"a": 2}, 1)):
+        made = UpdateReader(provider="p", max_record_bytes=LIMIT, known_lists=known)
+        assert len(list(made.take({"sessionUpdate": "config_option_update", **update}))) == count
+    assert [type(one) for one in read({"sessionUpdate": "notice"}, {"sessionUpdate": "notice"})[1]] == [
+        CustomOutput
+    ] * 2
+
+
+USAGES: list[tuple[dict[str, int], tuple[int, int, int, int, int]]] = [
+    ({"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}, (10, 5, 0, 0, 15)),
+    ({"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 4, "totalTokens": 15}, (6, 5, 4, 0, 15)),
+    ({"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 4, "totalTokens": 19}, (10, 5, 4, 0, 19)),
+    ({"inputTokens": 10, "outputTokens": 5, "thoughtTokens": 3, "totalTokens": 18}, (10, 8, 0, 0, 18)),
+    ({"inputTokens": 10, "outputTokens": 5, "thoughtTokens": 3, "totalTokens": 15}, (10, 5, 0, 0, 15)),
+    ({"inputTokens": -1, "outputTokens": 5}, (0, 5, 0, 0, 5)),
+]
+
+
+@check_each(("said", "expected"), USAGES)
+def test_the_usage_of_a_turn(said: dict[str, int], expected: Any) -> None:
+    found = turn_usage({"usage": said}, None, None)
+    assert found == dict(zip(("input", "output", "cacheRead", "cacheWrite", "totalTokens"), expected, strict=True))
+    filled = turn_usage({"usage": said}, ContextUsage(77, 100, None), 0.5)
+    assert filled is not None and filled["totalTokens"] == 77 and filled["cost"] == {"total": 0.5}
+
+
+def test_costs_are_differences_and_a_lower_one_begins_again() -> None:
+    assert [cost_since(*one) for one in ((None, None), (1.0, None), (None, 2.0), (1.5, 2.0), (2.0, 1.0))] == [
+        None,
+        None,
+        2.0,
+        0.5,
+        1.0,
+    ]
+    assert turn_usage({}, None, None) is None
+
+
+WORDS = [
+    "agent_message_chunk",
+    "agent_thought_chunk",
+    "tool_call",
+    "tool_call_update",
+    "plan",
+    "usage_update",
+    "user_message_chunk",
+    "x",
+]
+NAMED = [
+    "content",
+    "messageId",
+    "toolCallId",
+    "title",
+    "name",
+    "kind",
+    "status",
+    "rawInput",
+    "rawOutput",
+    "locations",
+    "type",
+    "text",
+    "used",
+    "size",
+    "cost",
+    "amount",
+]
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 2**60)
+    | st.text(max_size=4)
+    | st.sampled_from(["text", "completed", "content", "diff", "image"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMED), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda kind, more: {"sessionUpdate": kind, **more},
+            st.sampled_from(WORDS),
+            st.dictionaries(st.sampled_from(NAMED), values),
+        )
+        | values,
+        max_size=8,
+    )
+)
+def test_any_updates_give_messages_that_can_be_stored(updates: list[Any]) -> None:
+    made, events = read(*updates)
+    calls: set[str] = set()
+    for message in messages(events):
+        assert len(msgspec.json.encode(message)) < LIMIT
+        if message["role"] == "toolResult":
+            assert message["toolCallId"] in calls
+            calls.remove(message["toolCallId"])
+        else:
+            calls |= {block["id"] for block in message["content"] if block["type"] == "toolCall"}
+    assert calls == set() and made.dropped <= len(updates)
