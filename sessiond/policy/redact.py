@@ -23,6 +23,7 @@ __all__ = [
     "compile_patterns",
     "mask_message",
     "mask_secrets",
+    "mask_value",
     "redact_arguments",
     "redact_spawn_calls",
     "redact_spawn_data",
@@ -222,8 +223,13 @@ def mask_message(raw: bytes, patterns: Patterns = ()) -> tuple[bytes, bool]:
         message = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return UNREADABLE, True
-    masked = _mask(message, patterns, 0, secret=False)
+    masked = mask_value(message, patterns)
     return (raw, False) if masked is message else (msgspec.json.encode(masked), True)
+
+
+def mask_value(value: Any, patterns: Patterns = ()) -> Any:
+    """Like `mask_message`, for a value that is parsed already; `value` itself if it has no secret."""
+    return _mask(value, patterns, 0, secret=False)
 
 
 def _mask(value: Any, patterns: Patterns, depth: int, *, secret: bool) -> Any:

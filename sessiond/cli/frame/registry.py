@@ -18,6 +18,7 @@ COMMANDS = {
         "status": "",
         "list": "",
         "history": "",
+        "export": "",
         "send": "",
         "inbox": "",
         "wait": "",
