@@ -53,6 +53,27 @@ lint: _venv
     "{{ bin }}/mypy"
     "{{ bin }}/lint-imports"
 
+# types, style and lint of the page and its tests (needs Node.js; the tools come by npm)
+[group('work on it')]
+lint-page: _node
+    node_modules/.bin/tsc -p .
+    node_modules/.bin/biome check
+
+# let biome format the page and repair what it can
+[group('work on it')]
+fix-page: _node
+    node_modules/.bin/biome check --write
+
+# The tools of the page, installed anew only when package.json, which has their exact versions, has changed.
+[private]
+_node:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    if ! cmp -s package.json node_modules/.package.json; then
+        npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+        cp package.json node_modules/.package.json
+    fi
+
 # let ruff repair what it can
 [group('work on it')]
 fix: _venv

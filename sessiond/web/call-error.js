@@ -35,7 +35,7 @@ export class CallError extends Error {
 export async function callErrorOf(response) {
   try {
     const { error } = await response.json();
-    if ("data" in error || "code" in error) {
+    if (typeof error.code === "number") {
       return new CallError(error.code, error.data?.type ?? "internal", error.message, error.data);
     }
     return new CallError(0, error.type, error.message, error);

@@ -7,6 +7,7 @@
  * @typedef {"list" | "read" | "send" | "spawn" | "answer" | "admin"} Scope
  * @typedef {"connecting" | "live" | "reconnecting" | "away" | "refused"} State  `refused`: the token is over
  * @typedef {{sessionKey: string, phase: string, reason?: string, row?: Record<string, any>}} ChangedEvent
+ * @typedef {typeof globalThis.fetch} Fetch
  * @typedef {Pick<Storage, "getItem" | "setItem" | "removeItem">} TokenStorage
  */
 
@@ -18,6 +19,8 @@ import { Streams } from "./streams.js";
 export { CallError } from "./call-error.js";
 
 const STORED = "sessiond.token";
+/** A daemon that restarts is back within a second or a few; after this it is away. */
+const AWAY_MS = 4000;
 
 export class Client extends EventTarget {
   /** @type {{scopes: string[], expiresAt?: number}} */
@@ -33,15 +36,16 @@ export class Client extends EventTarget {
   #storage;
   #streams;
 
-  /** @param {{fetch?: typeof fetch, storage?: TokenStorage, base?: string}} [options] */
-  constructor({ fetch = globalThis.fetch.bind(globalThis), storage = globalThis.sessionStorage, base = "" } = {}) {
+  /** @param {{fetch?: Fetch, storage?: TokenStorage, base?: string, awayMs?: number}} [options] */
+  constructor({ fetch, storage = globalThis.sessionStorage, base = "", awayMs = AWAY_MS } = {}) {
     super();
-    this.#fetch = fetch;
+    this.#fetch = fetch ?? globalThis.fetch.bind(globalThis);
     this.#storage = storage;
     this.#base = base;
     this.#streams = new Streams(
       (path, headers, signal) => this.#request(path, { headers, signal }),
       (state) => this.#become(state),
+      awayMs,
     );
   }
 
@@ -231,12 +235,13 @@ export class Client extends EventTarget {
    */
   async #request(path, { headers, ...init }) {
     const sent = this.#token;
-    const authorization = sent ? { Authorization: `Bearer ${sent}` } : {};
+    const all = new Headers(headers);
+    if (sent) all.set("Authorization", `Bearer ${sent}`);
     let response;
     try {
       response = await this.#fetch(this.#base + path, {
         ...init,
-        headers: { ...headers, ...authorization },
+        headers: all,
         // Nothing that the browser knows goes along, and nothing of this stays with it.
         credentials: "omit",
         cache: "no-store",

@@ -33,7 +33,14 @@ const KEYED = new Set(["agent", "chat.send", "sessions.send", "sessions_send", "
 const PASSING = new Set(["away", "stopping", "overloaded", "storage"]);
 
 /** Errors that stay, however often one asks. */
-const LASTING = new Set(["unauthenticated", "forbidden", "not_found", "invalid_params", "method_not_found", "unsupported"]);
+const LASTING = new Set([
+  "unauthenticated",
+  "forbidden",
+  "not_found",
+  "invalid_params",
+  "method_not_found",
+  "unsupported",
+]);
 
 /**
  * Whether asking again brings the same error.

@@ -15,8 +15,6 @@ import { CallError } from "./call-error.js";
 import { readEvents } from "./event-stream.js";
 import { Backoff, isLasting } from "./retry.js";
 
-/** A daemon that restarts is back within a second or a few; after this it is away. */
-const AWAY_MS = 4000;
 /** The daemon sends something every 15 seconds: a stream that is silent for so long is dead (a tunnel that hangs). */
 const SILENCE_MS = 40_000;
 
@@ -31,14 +29,17 @@ export class Streams {
   #isClosed = false;
   #request;
   #onState;
+  #awayMs;
 
   /**
    * @param {(path: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response>} request
    * @param {(state: StreamState) => void} onState
+   * @param {number} awayMs after how long a daemon that does not answer is away
    */
-  constructor(request, onState) {
+  constructor(request, onState, awayMs) {
     this.#request = request;
     this.#onState = onState;
+    this.#awayMs = awayMs;
   }
 
   /**
@@ -126,7 +127,7 @@ export class Streams {
       }
       if (this.#isClosed) break;
       lostAt ||= Date.now();
-      if (follower.isMain) this.#onState(Date.now() - lostAt < AWAY_MS ? "reconnecting" : "away");
+      if (follower.isMain) this.#onState(Date.now() - lostAt < this.#awayMs ? "reconnecting" : "away");
       await this.wait(Math.max(backoff.next(), error?.retryAfterMs ?? 0), stopped).catch(() => {});
     }
     if (!stopped.aborted) follower.onError?.(new CallError(-32001, "unauthenticated", "This page was closed."));
