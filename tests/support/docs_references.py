@@ -19,7 +19,9 @@ DOCS: Final = ROOT / "docs"
 PAGES: Final = [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 
 # Sources other than pages: public specifications.
-_SPECIFICATION = re.compile(r"RFC \d+|[a-z_.]+\(\d\)|the MCP specification|HTML Living Standard|man\(7\)")
+_SPECIFICATION = re.compile(
+    r"RFC \d+|[a-z_.]+\(\d\)|the MCP specification|the Agent Client Protocol|HTML Living Standard|man\(7\)"
+)
 # Without `class Source:`, which is followed by a docstring.
 _SOURCE = re.compile(r'\bSource: (?!""")')
 _PAGE = re.compile(r'(?<![\w/.-])([a-z]+\.md)((?:[,;] (?:and )?"[^"\n]{1,120}")*)')

@@ -37,6 +37,7 @@ COMMANDS = {
         "call": "",
         "token": "",
         "mcp": "",
+        "acp": "",
         "config": "",
         "doctor": "",
         "prune": "",
