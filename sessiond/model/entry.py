@@ -99,13 +99,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     key as well: the daemon names a file by the id in its header, so this one is a copy. `title` are the first words
     that a person typed. `source` is None for our own sessions; of others it has the title. `keeps_cwd`: the session was
     made for the folder `cwd`, which is not the agent's workspace. `native_required`: the agent has to go on with the
-    session `native_session_id` and no other; `native_cost_usd` is what the agent says that one has cost.
+    session `native_session_id` and no other; `native_cost_usd` is what the agent says that one has cost. `disorder_ms`
+    is how far the time of a message lies behind that of the newest before it at most, 0 where all are in order of time.
     """
 
     session_id: str
     session_key: str = ""
     updated_at: Milliseconds = 0
     created_at: Milliseconds = 0
+    disorder_ms: Milliseconds = 0
     is_named_otherwise: bool = False
     is_copy: bool = False
     cwd: str | None = None

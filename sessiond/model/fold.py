@@ -23,7 +23,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 12
+FOLD_VERSION = 13
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -151,6 +151,7 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     stamp = record.timestamp_ms if record.timestamp_ms is not None else mtime_ms
     # Until the first message `updated_at` is the time in the header.
     updated = max(entry.updated_at, stamp) if entry.message_count else stamp
+    entry = note_disorder(entry, record, updated)
     count = entry.message_count + 1
     if record.role != "assistant":
         title = entry.title if record.role != "user" or entry.title is not None else _first_words(entry, record)
@@ -166,6 +167,16 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
         changes["model"] = model
         changes["model_provider"] = _text(message.get("provider")) or entry.model_provider
     return replace(entry, message_count=count, updated_at=updated, **changes)
+
+
+def note_disorder(entry: Entry, record: Record, newest_ms: int) -> Entry:
+    """The entry after a message, of which the newest so far has the time `newest_ms`.
+
+    Whoever reads a file backwards knows by it what may still come. A message without a time counts as if it were of the
+    session's beginning.
+    """
+    behind = newest_ms - (record.timestamp_ms if record.timestamp_ms is not None else entry.created_at)
+    return replace(entry, disorder_ms=behind) if behind > entry.disorder_ms else entry
 
 
 def _first_words(entry: Entry, record: Record) -> str | None:

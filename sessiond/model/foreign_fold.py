@@ -20,7 +20,7 @@ from sessiond.model.title import MAX_TITLE_CHARS, UNSHOWN, clean_title, first_wo
 from sessiond.model.usage import Usage, cost_of
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_011
+FOREIGN_FOLD_VERSION = 1_000_012
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.
@@ -60,7 +60,10 @@ def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> En
     changes: dict[str, Any] = {}
     stamp = record.timestamp_ms
     if record.message is not None:
-        changes["updated_at"] = _newest(entry, stamp if stamp is not None else mtime_ms)
+        newest = changes["updated_at"] = _newest(entry, stamp if stamp is not None else mtime_ms)
+        behind = newest - (stamp if stamp is not None else entry.created_at)
+        if behind > entry.disorder_ms:
+            changes["disorder_ms"] = behind
         source, count = _fold_message(entry, source, record, offset)
         if count != entry.message_count:
             changes["message_count"] = count

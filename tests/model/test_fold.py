@@ -85,8 +85,16 @@ def test_a_header_without_a_time_uses_the_files_mtime():
 def test_updated_at_is_the_time_of_the_newest_message_and_of_nothing_else():
     late = {"type": "model_change", "timestamp": iso_time(T + 9000), "provider": "p", "modelId": "m"}
     assert fold_lines(HEADER, message(T + 2000), message(T + 1000), late) == replace(
-        BEGUN, updated_at=T + 2000, message_count=2, model="m", model_provider="p"
+        BEGUN, updated_at=T + 2000, disorder_ms=1000, message_count=2, model="m", model_provider="p"
     )
+
+
+def test_disorder_is_how_far_a_message_lies_behind_the_newest_before_it():
+    untimed = {"type": "message", "message": {"role": "user", "content": "x"}}
+    assert fold_lines(HEADER, message(T + 1000), message(T + 2000), message(T + 2000)).disorder_ms == 0
+    assert fold_lines(HEADER, *(message(T + 1000 * at) for at in (5, 3, 6, 4, 5))).disorder_ms == 2000
+    # A message without a time counts as if it were of the session's beginning.
+    assert fold_lines(HEADER, message(MTIME + 7000), untimed).disorder_ms == MTIME + 7000 - T
 
 
 def test_updated_at_is_the_messages_time_even_if_older_than_the_header():
