@@ -29,6 +29,8 @@ HISTORY_LIMIT = Range(1, 1000, 50)
 # Sixteen messages of a megabyte each; a page of a megabyte is what a client shows.
 HISTORY_BYTES = Range(1, 16 << 20, 1 << 20)
 SEARCH_LIMIT = Range(1, 200, 50)
+# A minute: whoever wants it sooner asks on.
+SEARCH_WITHIN_MS = Range(0, 60_000, 0)
 PREVIEW_LIMIT = Range(1, 50, 12)
 PREVIEW_CHARS = Range(20, 2000, 240)
 # A day: longer than anyone waits for one call, and short enough for a timer.

@@ -79,6 +79,7 @@ def test_exactly_these_parameters_are_clamped() -> None:
             "sessions_search limit",
             "sessions_search since",
             "sessions_search until",
+            "sessions_search withinMs",
             "sessions.usage since",
             "sessions.usage until",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import msgspec
@@ -11,10 +12,12 @@ from msgspec import Meta
 from sessiond.methods.params import TIMES, FolderName, Params, Result, SourceNames, clamp_to, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.keys import is_listed
-from sessiond.ranges import SEARCH_LIMIT
+from sessiond.ranges import SEARCH_LIMIT, SEARCH_WITHIN_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions import listing, search
+from sessiond.sessions.found import Match
 from sessiond.sessions.resolve import reaches
+from sessiond.sessions.search_cursor import cursor_text, read_cursor
 from sessiond.store.catalog import Session
 
 # Checking the visibility of this many sessions takes half a millisecond; then other tasks run.
@@ -42,6 +45,22 @@ class SessionsSearchParams(Params, frozen=True, kw_only=True):
     ] = None
     sources: SourceNames = None
     cwd: FolderName = None
+    include_archived: Annotated[bool, says("Whether to search archived sessions too.")] = False
+    cursor: Annotated[
+        str | None,
+        says(
+            "`nextCursor` of a page, for the next one; the other parameters have to be those of that page.",
+            default="the newest",
+        ),
+    ] = None
+    within_ms: Annotated[
+        Annotated[int, clamp_to(SEARCH_WITHIN_MS)] | None,
+        says(
+            "Answer after about so many milliseconds, with what is found by then, also where that is not a whole page;"
+            " `nextCursor` goes on.",
+            default="a whole page, however long it takes",
+        ),
+    ] = None
 
 
 class SearchMatch(Result, frozen=True, kw_only=True):
@@ -52,12 +71,26 @@ class SearchMatch(Result, frozen=True, kw_only=True):
     timestamp: Annotated[int, says("The time of the message, in milliseconds since 1970.")]
     role: Annotated[str, says("The role of the message.")]
     snippet: Annotated[str, says("The text around the match.")]
+    session_id: Annotated[
+        str | msgspec.UnsetType, says("The id of its session if that is archived: its key means another one.")
+    ] = msgspec.UNSET
+
+
+class SearchProgress(Result, frozen=True, kw_only=True, omit_defaults=False):
+    """How far a search is."""
+
+    looked_at: Annotated[int, says("How many bytes of transcripts were looked at, or need not be.")]
+    total: Annotated[int, says("How many bytes of transcripts there are to search.")]
 
 
 class SessionsSearchResult(Result, frozen=True, kw_only=True, omit_defaults=False):
-    matches: Annotated[list[SearchMatch], says("The messages, newest first.")]
-    has_more: Annotated[bool, says("Whether there are more than `limit`.")]
+    matches: Annotated[list[SearchMatch], says("The messages, newest first; of one time by key, then the last first.")]
+    has_more: Annotated[bool, says("Whether there are more than `limit`, or may be, because the search ended early.")]
+    next_cursor: Annotated[str | msgspec.UnsetType, says("The cursor for the next page.")] = msgspec.UNSET
     content_redacted: Annotated[bool, says("Whether secrets were masked in the snippets.")]
+    progress: Annotated[
+        SearchProgress | msgspec.UnsetType, says("How far it is, where the search ended early for `withinMs`.")
+    ] = msgspec.UNSET
     partial: Annotated[
         int | msgspec.UnsetType,
         says("How many sessions were not searched, because only their ends have been read so far; absent if none."),
@@ -66,10 +99,12 @@ class SessionsSearchResult(Result, frozen=True, kw_only=True, omit_defaults=Fals
 
 async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchResult:
     services, caller = ctx.services, ctx.caller
+    about = _describe(params)
+    after = read_cursor(params.cursor, about, services.store.sign) if params.cursor is not None else None
     if params.session_key is not None:
         sessions = [await services.find_whole(caller, params.session_key)]
     else:
-        sessions = await _readable(ctx)
+        sessions = await _readable(ctx, archived=params.include_archived)
     sessions, partial = _choose(sessions, params)
     query = search.Query(
         text=params.query,
@@ -78,25 +113,46 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
         since_ms=params.since,
         until_ms=params.until,
         shown=services.masker_for(caller),
+        after=after,
+        is_over=_timer(ctx, params.within_ms),
     )
-    found, has_more = await search.search(services.store, services.time_slicer, sessions, query)
+    page = await search.search(services.store, services.time_slicer, sessions, query, services.search_index)
     # Checked again, because a search takes time: sessions may have been reset, deleted or hidden meanwhile.
-    shown = [(match, cursor) for match, cursor in found if _is_still_readable(ctx, match.session, params.session_key)]
+    found = [(match, cursor) for match, cursor in page.found if _is_still_readable(ctx, match.session, params)]
     return SessionsSearchResult(
-        matches=[
-            SearchMatch(
-                session_key=match.session.key,
-                cursor=cursor,
-                timestamp=match.timestamp,
-                role=match.role,
-                snippet=match.snippet,
-            )
-            for match, cursor in shown
-        ],
-        has_more=has_more,
-        content_redacted=any(match.masked for match, _ in shown),
+        matches=[_describe_match(match, cursor) for match, cursor in found],
+        has_more=page.has_more,
+        next_cursor=cursor_text(page.next_place, about, services.store.sign) if page.next_place else msgspec.UNSET,
+        content_redacted=any(match.masked for match, _ in found),
+        progress=SearchProgress(looked_at=page.progress[0], total=page.progress[1]) if page.progress else msgspec.UNSET,
         partial=partial or msgspec.UNSET,
     )
+
+
+def _describe(params: SessionsSearchParams) -> str:
+    """What search it is: all that decides which messages are found, and in which order."""
+    fields = (params.query, params.session_key, params.role, params.since, params.until, params.cwd)
+    return repr((*fields, sorted(set(params.sources or ())), params.include_archived))
+
+
+def _describe_match(match: Match, cursor: str) -> SearchMatch:
+    return SearchMatch(
+        session_key=match.session.key,
+        cursor=cursor,
+        timestamp=match.timestamp,
+        role=match.role,
+        snippet=match.snippet,
+        session_id=match.session.session_id if match.session.archived else msgspec.UNSET,
+    )
+
+
+def _timer(ctx: Context, within_ms: int | None) -> Callable[[], bool] | None:
+    """A function that says whether the time is over. It is called in worker threads."""
+    if within_ms is None:
+        return None
+    clock = ctx.services.clock
+    deadline = clock.monotonic() + within_ms / 1000
+    return lambda: clock.monotonic() >= deadline
 
 
 def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list[Session], int]:
@@ -113,11 +169,12 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
     return sessions, partial
 
 
-async def _readable(ctx: Context) -> list[Session]:
+async def _readable(ctx: Context, *, archived: bool) -> list[Session]:
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller)
+    pool: Iterable[Session] = catalog.every() if archived else catalog.by_key.values()
     found: list[Session] = []
-    for count, session in enumerate(list(catalog.by_key.values()), 1):
+    for count, session in enumerate(list(pool), 1):
         if count % _CHUNK == 0:
             await trio.lowlevel.checkpoint()
         if is_listed(session.key) and reaches(catalog, sight, session.key):
@@ -125,12 +182,15 @@ async def _readable(ctx: Context) -> list[Session]:
     return found
 
 
-def _is_still_readable(ctx: Context, session: Session, asked_for: str | None) -> bool:
+def _is_still_readable(ctx: Context, session: Session, params: SessionsSearchParams) -> bool:
     services: Services = ctx.services
     catalog = services.store.catalog
-    # Without a session in the params only live sessions are searched, because cursors belong to the key.
-    is_archived = asked_for is not None and session.folder.source is None
-    current = catalog.by_id.get(session.session_id) if is_archived else catalog.by_key.get(session.key)
+    # Else only live sessions are searched, because cursors belong to the key.
+    with_archived = params.include_archived or params.session_key is not None
+    if with_archived and session.folder.source is None:
+        current = catalog.by_id.get(session.session_id)
+    else:
+        current = catalog.by_key.get(session.key)
     return current is session and reaches(catalog, services.sight_of(ctx.caller), session.key)
 
 

@@ -1,11 +1,11 @@
-"""What a search has found so far: the newest matches, each message once, however many lines and files repeat it.
+"""What a search has found so far: the newest matches, each message once, however many files have a copy of it.
 
 Reads no files. What is kept does not grow with the number of matches.
 """
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_left, insort
 from typing import NamedTuple
 
 import msgspec
@@ -13,23 +13,39 @@ import msgspec
 from sessiond.model.record import Record
 from sessiond.store.catalog import Session
 
-# Below this number of parts it is not worth looking for those that can be dropped.
-_PARTS_KEPT = 200
+# Of matches with the same time so many more are kept: one of them may be a copy whose original comes later.
+_MOST_TIED = 1000
+# Below this number of known copies it is not worth looking for those that can be dropped.
+_COPIES_KEPT = 500
+
+# A place in the order of matches: `(-time, key, -offset, -number, session id)`, the least first. `(-time,)` stands
+# before every match of that time.
+Place = tuple[int] | tuple[int, str, int, int, str]
 
 
 class Match(msgspec.Struct, frozen=True):
-    """One message, which ends at offset `end` of the file. `masked`: parts of its text are masked.
+    """One message, which begins at `offset` of its file and ends at `end`. `masked`: parts of its text are masked.
 
-    `number_in_line` tells messages in one line apart.
+    `listed` is its number in the list of messages, where lines change one, else 0. `hit` is where the line begins in
+    which the text was found. `counted` is a place before it and the number of messages before that, if one is known.
     """
 
     session: Session
+    offset: int
     end: int
+    hit: int
     timestamp: int
     role: str
     snippet: str
     masked: bool
-    number_in_line: int = 0
+    listed: int = 0
+    counted: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> tuple[int, str, int, int, str]:
+        """Its place in the order: newest first, of one time by key, of one key the last in its file first."""
+        session = self.session
+        return -self.timestamp, session.key, -self.offset, -self.listed, session.session_id
 
 
 class MessageIdentity(NamedTuple):
@@ -43,20 +59,9 @@ class MessageIdentity(NamedTuple):
     text: int
 
 
-class _KeptMatch:
-    """A match in the heap. Of two with the same time the one found first, which has the lower number, is the newer."""
-
-    __slots__ = ("identity", "match", "number")
-
-    def __init__(self, match: Match, number: int, identity: MessageIdentity | None) -> None:
-        self.match, self.number, self.identity = match, number, identity
-
-    def __lt__(self, other: _KeptMatch) -> bool:
-        return self.order < other.order
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.match.timestamp, -self.number
+class _KeptMatch(NamedTuple):
+    place: tuple[int, str, int, int, str]
+    match: Match
 
 
 def identity_of(record: Record, text: str) -> MessageIdentity | None:
@@ -66,66 +71,82 @@ def identity_of(record: Record, text: str) -> MessageIdentity | None:
     return MessageIdentity(record.shown_id, record.timestamp_ms, hash((record.role, text)))
 
 
-def seniority(session: Session) -> tuple[int, str]:
+def seniority(session: Session) -> tuple[int, str, str]:
     """Of several sessions with a message, the one for which this is the least is shown."""
-    return session.entry.created_at, session.key
+    return session.entry.created_at, session.key, session.session_id
 
 
 class NewestMatches:
-    """The newest matches, at most one more than the limit, which says that there are more.
+    """The first matches behind the place `after`, in order; at most one more than the limit, which says that there are
+    more.
 
-    A copy has the time of its original. So while a match is kept its copies are known, and whatever is as old as a
-    dropped match is not taken any more.
+    A copy has the time of its original. So the copies of messages are known whose time is that of a match that is kept,
+    or of `after`; and the original is kept, or comes before `after`, or is further down.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._heap: list[_KeptMatch] = []
-        self._by_identity: dict[MessageIdentity, _KeptMatch] = {}
-        self._count = 0
-        # Parts of messages that were found, with their times: (session, message id).
-        self._parts: dict[tuple[Session, str], int] = {}
-        self._parts_allowed = _PARTS_KEPT
+    def __init__(self, limit: int, after: Place | None = None) -> None:
+        self._limit, self._after = limit, after
+        self._kept: list[_KeptMatch] = []
+        self._seniors: dict[MessageIdentity, Match] = {}
+        self._copies_allowed = _COPIES_KEPT
 
     def takes(self, timestamp: int) -> bool:
-        """Whether a match of this time would be among the newest."""
-        return len(self._heap) <= self._limit or timestamp >= self._heap[0].match.timestamp
+        """Whether a match of this time can be among them."""
+        if self._after is not None and -timestamp < self._after[0]:
+            return False
+        return len(self._kept) <= self._limit or timestamp >= self._oldest_ms
 
     def is_complete(self, bound: int) -> bool:
         """Whether there are enough matches, all newer than `bound`."""
-        return len(self._heap) > self._limit and self._heap[0].match.timestamp > bound
+        return len(self._kept) > self._limit and self._oldest_ms > bound
 
-    def add(self, match: Match, message_id: str | None, identity: MessageIdentity | None) -> None:
-        """Add a match. Of the parts of a message (with a `message_id`) in one session only the first counts."""
-        if not self.takes(match.timestamp) or (message_id is not None and not self._is_first_part(match, message_id)):
+    def add(self, match: Match, identity: MessageIdentity | None) -> None:
+        """Add a match, once; of a message and its copies the one in the senior session."""
+        if not self.takes(match.timestamp):
             return
-        known = self._by_identity.get(identity) if identity is not None else None
-        if known is not None:
-            if seniority(match.session) < seniority(known.match.session):
-                known.match = match
-            return
-        self._count += 1
-        kept = _KeptMatch(match, self._count, identity)
-        heapq.heappush(self._heap, kept)
         if identity is not None:
-            self._by_identity[identity] = kept
-        if len(self._heap) > self._limit + 1:
-            oldest = heapq.heappop(self._heap)
-            if oldest.identity is not None:
-                del self._by_identity[oldest.identity]
+            known = self._seniors.get(identity)
+            if known is not None:
+                if seniority(known.session) <= seniority(match.session):
+                    return
+                self._drop(known)
+            self._seniors[identity] = match
+            self._forget_copies()
+        place = match.place
+        if self._after is not None and place <= self._after:
+            return
+        at = bisect_left(self._kept, place, key=_place_of)
+        if at < len(self._kept) and self._kept[at].place == place:
+            return
+        insort(self._kept, _KeptMatch(place, match), key=_place_of)
+        self._trim()
 
     def newest_first(self) -> list[Match]:
-        """The matches; one more than the limit if there are more."""
-        return [kept.match for kept in sorted(self._heap, reverse=True)]
+        """The matches in order; one more than the limit if there are more."""
+        return [kept.match for kept in self._kept[: self._limit + 1]]
 
-    def _is_first_part(self, match: Match, message_id: str) -> bool:
-        part = (match.session, message_id)
-        if part in self._parts:
-            return False
-        self._parts[part] = match.timestamp
-        if len(self._parts) > self._parts_allowed and len(self._heap) > self._limit:
-            # The other parts of a message are older than that which was found first.
-            oldest = self._heap[0].match.timestamp
-            self._parts = {key: stamp for key, stamp in self._parts.items() if stamp >= oldest}
-            self._parts_allowed = 2 * len(self._parts) + _PARTS_KEPT
-        return True
+    @property
+    def _oldest_ms(self) -> int:
+        return -self._kept[self._limit].place[0]
+
+    def _drop(self, match: Match) -> None:
+        place = match.place
+        at = bisect_left(self._kept, place, key=_place_of)
+        if at < len(self._kept) and self._kept[at].place == place:
+            del self._kept[at]
+
+    def _trim(self) -> None:
+        kept, most = self._kept, self._limit + 1
+        while len(kept) > most and (kept[-1].place[0] > kept[most - 1].place[0] or len(kept) > most + _MOST_TIED):
+            kept.pop()
+
+    def _forget_copies(self) -> None:
+        if len(self._seniors) <= self._copies_allowed or len(self._kept) <= self._limit:
+            return
+        oldest = self._oldest_ms
+        self._seniors = {one: match for one, match in self._seniors.items() if one.timestamp_ms >= oldest}
+        self._copies_allowed = 2 * len(self._seniors) + _COPIES_KEPT
+
+
+def _place_of(kept: _KeptMatch) -> tuple[int, str, int, int, str]:
+    return kept.place

@@ -46,6 +46,13 @@ class Cursors:
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(key=secret[:64], digest_size=6)
+        self._signing = blake2b(key=secret[:64], digest_size=12, person=b"signed text")
+
+    def sign(self, text: str) -> str:
+        """A keyed hash of a text that is no place in a transcript. UnicodeEncodeError for a lone surrogate in it."""
+        mac = self._signing.copy()
+        mac.update(text.encode())
+        return mac.hexdigest()
 
     def _tag(self, session_id: str, offset: int, seq: int, mark: str) -> str:
         mac = self._keyed.copy()

@@ -21,6 +21,10 @@ class CursorPlaces:
         self._cursors = Cursors(secret)
         self._catalog = catalog
 
+    def sign(self, text: str) -> str:
+        """A keyed hash of a text: cursors of another kind are signed with it."""
+        return self._cursors.sign(text)
+
     def cursor(self, session: Session, offset: int, seq: int, check: int | None = None) -> str:
         """The cursor for `offset`, the end of a line. `check` is `transcript.checksum` there, read if it is None."""
         facts = session.entry.file

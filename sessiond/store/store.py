@@ -72,6 +72,7 @@ class SessionStore:
         self.catalog = Catalog()
         places = CursorPlaces(opened.secret, self.catalog)
         self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
+        self.sign = places.sign
         self.problems: list[scan.Problem] = []
         self.folders: dict[str, Folder] = {}
         self.archives: dict[str, Folder] = {}

@@ -98,11 +98,7 @@ def find(parts: FollowedStore, file: ChangedFile, text: str, role: str | None = 
     looking = search.Search(parts.store, [file.session], query)
     for _ in looking.steps():
         pass
-    numbering = search.MatchNumbering(parts.store, looking.matches(), query.block)
-    for _ in numbering.steps():
-        pass
-    found = [(match.role, numbering.numbers.get((file.session, match.end))) for match in looking.matches()]
-    return [(role, number) for role, number in found if number is not None]
+    return [(match.role, match.listed) for match in looking.matches()]
 
 
 async def test_results_in_the_line_of_their_call_are_messages_and_a_repeated_answer_keeps_its_number(
@@ -147,7 +143,7 @@ async def test_history_and_search_show_only_what_is_in_the_list(tmp_path: Path) 
             parts.store, file.session, limit=9, include_tools=True, max_bytes=9999, before=page.next_cursor
         )
         assert [text_of_message(message) for message in older.messages] == ["go", "bird one"]
-        assert find(parts, file, "bird") == [("assistant", 2)]
+        assert find(parts, file, "bird") == [("toolResult", 3), ("assistant", 2)]
         assert find(parts, file, "bird two") == [("toolResult", 3)]
         assert find(parts, file, "bird", role="toolResult") == [("toolResult", 3)]
         assert find(parts, file, "bird gone") == []

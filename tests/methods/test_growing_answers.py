@@ -88,7 +88,7 @@ async def test_an_answer_of_many_parts_is_found_once(tmp_path: Path) -> None:
     append(path, block(4, "other", type="text", text="one more heron"))
     async with daemon(tmp_path) as (_, owner):
         found = await owner.call("sessions_search", query="heron")
-        assert [match["snippet"] for match in found["matches"]] == ["one more heron", "the heron"]
+        assert [match["snippet"] for match in found["matches"]] == ["one more heron", "a heron the heron"]
 
 
 async def test_a_client_that_follows_sees_a_rewind(tmp_path: Path) -> None:

@@ -143,3 +143,88 @@ async def test_a_cancelled_search_ends_at_once_and_blocks_nobody(tmp_path: Path)
 async def _create_session(client: Connection) -> str:
     key: str = (await client.call("sessions.create", key="agent:main:big"))["key"]
     return key
+
+
+async def _all_pages(client: Connection, **params: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The matches of all pages, and the pages."""
+    pages: list[dict[str, Any]] = []
+    while not pages or pages[-1]["hasMore"]:
+        more = {"cursor": pages[-1]["nextCursor"]} if pages else {}
+        pages.append(await client.call("sessions_search", **params, **more))
+    assert "nextCursor" not in pages[-1]
+    return [match for page in pages for match in page["matches"]], pages
+
+
+async def test_pages_go_on_where_the_one_before_ended(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        for number in range(3):
+            await _inject(client, f"agent:main:s{number}", *(f"hello {number} {place}" for place in range(5)))
+        every = (await client.call("sessions_search", query="hello"))["matches"]
+        assert len(every) == 15
+        assert every == sorted(every, key=lambda one: (-one["timestamp"], one["sessionKey"]))
+        for limit in (1, 4, 15):
+            found, pages = await _all_pages(client, query="hello", limit=limit)
+            assert found == every
+            assert all(len(page["matches"]) == limit for page in pages[:-1])
+            assert not any("progress" in page for page in pages)
+        first = await client.call("sessions_search", query="hello", limit=4)
+        await _inject(client, "agent:main:s1", "hello, later")
+        await client.call("sessions.delete", key="agent:main:s2")
+        rest = await client.call("sessions_search", query="hello", limit=50, cursor=first["nextCursor"])
+        assert rest["matches"] == [one for one in every[4:] if not one["sessionKey"].endswith("s2")]
+
+
+OTHER_SEARCHES: list[dict[str, Any]] = [
+    *({"query": "hell"}, {"role": "user"}, {"since": 5}, {"until": 2**42}, {"sources": ["sessiond"]}, {"cwd": "/"}),
+    *({"sessionKey": "main"}, {"includeArchived": True}),
+    *({"cursor": "x"}, {"cursor": ""}, {"cursor": "\u00e9."}, {"cursor": "5-1-0123456789ab"}),
+]
+
+
+async def test_a_cursor_of_another_search_is_refused(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        await _inject(client, "main", "hello", "hello")
+        cursor = (await client.call("sessions_search", query="hello", limit=1))["nextCursor"]
+        same = {"query": "hello", "cursor": cursor, "limit": 7, "withinMs": 60_000}
+        assert len((await client.call("sessions_search", **same))["matches"]) == 1
+        changed = cursor[:3] + ("A" if cursor[3] != "A" else "B") + cursor[4:]
+        for other in (*OTHER_SEARCHES, {"cursor": changed}):
+            error = await client.failure("sessions_search", **{"query": "hello", "cursor": cursor, **other})
+            data = error["data"]
+            assert (error["code"], data["field"], data["code"]) == (-32602, "$.cursor", "cursor_invalid"), other
+
+
+async def test_a_page_that_is_wanted_soon_comes_back_short_and_goes_on(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        for number in range(4):
+            await _inject(client, f"agent:main:s{number}", *["hay", "hello"] * 3)
+        every = (await client.call("sessions_search", query="hello"))["matches"]
+        found, pages = await _all_pages(client, query="hello", withinMs=0)
+        assert found == every
+        assert len(pages) > 4
+        total = sum(one.entry.file.folded_to for one in daemon.services.store.catalog.by_key.values())
+        looked = [page["progress"]["lookedAt"] for page in pages[:-1]]
+        assert {page["progress"]["total"] for page in pages[:-1]} == {total}
+        assert looked == sorted(looked) and looked[0] < looked[-1] <= total
+        assert "progress" not in pages[-1]
+        assert (await client.call("sessions_search", query="hello", withinMs=60_000))["matches"] == every
+
+
+async def test_archives_are_searched_when_asked_for(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        for key in ("agent:main:a", "agent:main:b"):
+            await _inject(client, key, "hello")
+        old = (await client.call("sessions.resolve", key="agent:main:a"))["sessionId"]
+        await client.call("sessions.reset", key="agent:main:a")
+        await client.call("sessions.delete", key="agent:main:b")
+        await _inject(client, "agent:main:a", "hello again")
+        assert _matching_keys(await client.call("sessions_search", query="hello")) == ["agent:main:a"]
+        found, _ = await _all_pages(client, query="hello", includeArchived=True, limit=1)
+        assert [match["sessionKey"] for match in found] == ["agent:main:a", "agent:main:b", "agent:main:a"]
+        assert "sessionId" not in found[0]
+        assert found[2]["sessionId"] == old
+        page = await client.call("sessions_history", sessionKey=old, cursor=found[2]["cursor"])
+        assert [message["content"] for message in page["messages"]] == ["hello"]
+        async with daemon.connect(_agent("agent:main:a")) as agent:
+            seen = await agent.call("sessions_search", query="hello", includeArchived=True)
+            assert _matching_keys(seen) == ["agent:main:a"] * 2

@@ -67,7 +67,7 @@ async def _search_store(
     store: SessionStore, text: str, limit: int = 50, **more: Any
 ) -> tuple[list[dict[str, Any]], bool]:
     query = Query(text=text, limit=limit, **{"shown": _show_unmasked, **more})
-    found, has_more = await search(store, TimeSlicer(), list(store.catalog.by_key.values()), query)
+    page = await search(store, TimeSlicer(), list(store.catalog.by_key.values()), query)
     told = [
         {
             "key": match.session.key,
@@ -76,9 +76,9 @@ async def _search_store(
             "seq": store.position(match.session, cursor).seq,
             "snippet": match.snippet,
         }
-        for match, cursor in found
+        for match, cursor in page.found
     ]
-    return told, has_more
+    return told, page.has_more
 
 
 WORDS = [

@@ -212,8 +212,10 @@ def test_messages_with_one_id_are_different_if_their_text_or_time_is(files: Fore
     assert len(find(files.folder, sessions, "needle")) == 3
 
 
-def _match(session: Session, at: int) -> Match:
-    return Match(session=session, end=0, timestamp=at, role="user", snippet="", masked=False)
+def _match(session: Session, at: int, offset: int = 0) -> Match:
+    return Match(
+        session=session, offset=offset, end=offset, hit=offset, timestamp=at, role="user", snippet="", masked=False
+    )
 
 
 def test_what_is_kept_does_not_grow_with_the_number_of_matches(files: ForeignFiles) -> None:
@@ -221,11 +223,28 @@ def test_what_is_kept_does_not_grow_with_the_number_of_matches(files: ForeignFil
     newest = NewestMatches(5)
     for at in range(20_000, 0, -1):
         for session in sessions:
-            newest.add(_match(session, at), f"m{at}", MessageIdentity(f"m{at}", at, 0))
+            newest.add(_match(session, at), MessageIdentity(f"m{at}", at, 0))
     assert [match.timestamp for match in newest.newest_first()] == list(range(20_000, 19_994, -1))
     assert {match.session.key for match in newest.newest_first()} == {"claude:n0"}
     for at in range(20_001, 40_000):
         for session in sessions:
-            newest.add(_match(session, at), f"m{at}", MessageIdentity(f"m{at}", at, 0))
-    assert (len(newest._heap), len(newest._by_identity)) == (6, 6)
-    assert len(newest._parts) < 1000
+            newest.add(_match(session, at), MessageIdentity(f"m{at}", at, 0))
+    assert len(newest._kept) == 6
+    assert len(newest._seniors) < 1000
+    for offset in range(20_000):
+        newest.add(_match(sessions[0], 50_000, offset), None)
+    assert len(newest._kept) < 2000
+    assert [match.offset for match in newest.newest_first()] == list(range(19_999, 19_993, -1))
+
+
+def test_a_copy_that_comes_before_its_original_takes_no_place(files: ForeignFiles) -> None:
+    """Of one time, with a limit that is full: the original is further down, so the page is of other messages."""
+    senior, junior, other = (files.add("claude", f"n{9 - place}", claude_line(place, "x")) for place in range(3))
+    newest = NewestMatches(1)
+    for session, name in ((junior, "copied"), (other, "one"), (other, "two"), (senior, "copied")):
+        newest.add(_match(session, 7, len(name)), MessageIdentity(name, 7, 0))
+    assert [match.session.key for match in newest.newest_first()] == ["claude:n7", "claude:n9"]
+    rest = NewestMatches(1, newest.newest_first()[0].place)
+    for session, name in ((junior, "copied"), (other, "one"), (senior, "copied")):
+        rest.add(_match(session, 7, len(name)), MessageIdentity(name, 7, 0))
+    assert [match.session.key for match in rest.newest_first()] == ["claude:n9"]

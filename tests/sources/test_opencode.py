@@ -142,10 +142,7 @@ async def test_a_search_finds_what_was_said_with_its_number(followed: FollowedSo
     looking = search.Search(followed.parts.store, [session], query)
     for _ in looking.steps():
         pass
-    numbering = search.MatchNumbering(followed.parts.store, looking.matches(), query.block)
-    for _ in numbering.steps():
-        pass
-    assert list(numbering.numbers.values()) == [4]
+    assert [match.listed for match in looking.matches()] == [4]
 
 
 async def test_a_session_that_begins_and_one_that_is_removed(followed: FollowedSources, program: Program) -> None:

@@ -22,8 +22,9 @@ from sessiond.events.replay_page import read_page
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import MAX_PARTS, MAX_SPAN_BYTES
-from sessiond.sessions import search
-from sessiond.store import folding, joining
+from sessiond.sessions.found import Match
+from sessiond.sessions.search_numbers import MatchNumbering
+from sessiond.store import dirfd, folding, joining
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.paging import page_backwards
 
@@ -281,15 +282,25 @@ def test_matches_of_a_search_are_numbered_as_the_messages_are(tmp_path: Path):
     folder = Folder("", os.open(tmp_path, os.O_RDONLY), JOINING)
     entry = folding.advance(folder.fd, first_entry(), "native-1.jsonl", LIMIT, dialect=JOINING).entry
     session = Session(key=entry.session_key, entry=entry, folder=folder)
-    matches = [search.Match(session, place, 0, "user", "", False) for place, _, _ in model.places[1:]]
-
-    class Limits:
-        record_limit = LIMIT
-
-    numbering = search.MatchNumbering(Limits(), matches, 100)  # type: ignore[arg-type]
-    for _ in numbering.steps():
-        pass
-    assert [numbering.numbers[session, place] for place, _, _ in model.places[1:]] == [
-        count for _, count, _ in model.places[1:]
-    ]
-    os.close(folder.fd)
+    with dirfd.closing(folder.fd), dirfd.closing(folder.open_file("native-1.jsonl")) as fd:
+        stop, count = entry.file.folded_to, entry.message_count
+        wanted = lambda _: True  # noqa: E731
+        shown = page_backwards(
+            fd, stop, count, wanted=wanted, limit=1000, max_bytes=2**30, record_limit=LIMIT, dialect=JOINING
+        ).lines
+        places = [(0, 0), *((place, count) for place, count, _ in model.places)]
+        for counted in (None, *places):
+            # Each line of a message may be the one with the text.
+            hits = [(line, seq, line.offset) for line, seq in shown]
+            begins = [place for place, _ in places]
+            hits += [(line, seq, begin) for line, seq in shown for begin in begins if line.offset < begin < line.end]
+            matches = {
+                Match(session, line.offset, line.end, hit, 0, "user", "", masked=False, counted=counted): seq
+                for line, seq, hit in hits
+                if counted is None or hit >= counted[0]
+            }
+            for match, seq in matches.items():
+                numbering = MatchNumbering(LIMIT, [match], 100)
+                for _ in numbering.steps():
+                    pass
+                assert numbering.number_of(match) == seq

@@ -1,0 +1,122 @@
+"""The numbers of matches among the messages of their sessions, which their cursors have.
+
+Counted from the nearest place whose number is known: the beginning of an indexed stretch, or the end of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from sessiond.sessions.found import Match
+from sessiond.store import blocks, dirfd, transcript
+from sessiond.store.catalog import Session
+from sessiond.store.joining import ForwardJoiner, read_joined_backwards
+
+# How many lines are parsed in one step.
+_LINES_A_STEP = 16
+
+
+class MatchNumbering:
+    """Finds the numbers of matches. `block` is how many bytes are read at once."""
+
+    def __init__(self, record_limit: int, matches: Iterable[Match], block: int) -> None:
+        self._limit, self._block = record_limit, block
+        self._wanted: dict[Session, list[Match]] = {}
+        for match in matches:
+            self._wanted.setdefault(match.session, []).append(match)
+        # The current end of each session, and the number of messages before it.
+        self._ends = {session: (session.entry.file, session.entry.message_count) for session in self._wanted}
+        self._numbers: dict[tuple[str, int, int, str], int] = {}
+
+    def number_of(self, match: Match) -> int | None:
+        """The number of a match; None where its file was replaced meanwhile."""
+        return match.listed or self._numbers.get(match.place[1:])
+
+    def steps(self) -> Iterator[None]:
+        """Count the messages; runs in worker threads."""
+        for session, matches in self._wanted.items():
+            left = [match for match in matches if not match.listed]
+            facts, count = self._ends[session]
+            try:
+                fd = session.folder.open_file(session.file_name) if left else None
+            except OSError:
+                continue
+            if fd is None:
+                continue
+            with dirfd.closing(fd):
+                if dirfd.inode_of(os.fstat(fd)) != facts.inode:
+                    continue
+                for match in [match for match in left if match.counted is not None]:
+                    if self._count_forward(fd, match):
+                        left.remove(match)
+                    yield
+                back = self._count_joined if session.dialect.joins else self._count_lines
+                yield from back(fd, facts.folded_to, count, left)
+
+    def _note(self, match: Match, number: int) -> None:
+        self._numbers[match.place[1:]] = number
+
+    def _count_forward(self, fd: int, match: Match) -> bool:
+        """Count from the beginning of the stretch; whether that was possible."""
+        assert match.counted is not None
+        begin, before = match.counted
+        dialect = match.session.dialect
+        if not dialect.joins:
+            data = os.pread(fd, match.end - begin, begin)
+            clean = match.session.entry.corrupt_records == 0
+            self._note(match, before + blocks.count_messages(data, self._limit, dialect=dialect, clean=clean))
+            return len(data) == match.end - begin
+        joiner = ForwardJoiner(fd, self._limit, dialect, place=begin, count=before, is_known=False)
+        for line in transcript.read_lines(
+            fd, begin, self._limit, dialect=dialect, stop=match.session.entry.file.folded_to
+        ):
+            _, part_of = joiner.join(line)
+            if line.offset >= match.hit:
+                self._note(match, part_of or joiner.count)
+                return line.offset == match.hit
+        return False
+
+    def _count_lines(self, fd: int, end: int, number: int, matches: list[Match]) -> Iterator[None]:
+        if not matches:
+            return
+        session = matches[0].session
+        count = partial(
+            blocks.count_messages,
+            record_limit=self._limit,
+            clean=session.entry.corrupt_records == 0,
+            dialect=session.dialect,
+        )
+        waiting = sorted(matches, key=_offset_of)
+        while waiting and end > 0:
+            block = blocks.read_block_before(fd, end, self._limit, size=self._block)
+            if block is None:
+                return
+            stop = len(block.data)
+            while waiting and waiting[-1].end > block.start:
+                cut = waiting[-1].end - block.start
+                number -= count(block.data[cut:stop])
+                self._note(waiting.pop(), number)
+                stop = cut
+            number -= count(block.data[:stop])
+            end = block.start
+            yield
+
+    def _count_joined(self, fd: int, end: int, number: int, matches: list[Match]) -> Iterator[None]:
+        if not matches:
+            return
+        waiting = sorted(matches, key=_offset_of)
+        lines = read_joined_backwards(fd, end, self._limit, dialect=matches[0].session.dialect, stop=end)
+        for read, line in enumerate(lines):
+            while waiting and waiting[-1].offset >= line.offset:
+                self._note(waiting.pop(), number)
+            if not waiting:
+                return
+            number -= line.record is not None and line.record.message is not None
+            if read % _LINES_A_STEP == _LINES_A_STEP - 1:
+                yield
+
+
+def _offset_of(match: Match) -> int:
+    return match.offset
