@@ -1,0 +1,45 @@
+/** @file Code or the output of a command as it stands, with a button that copies it; what is long is cut until asked for. */
+
+import { copyButton } from "./copy-button.js";
+import { h } from "./element.js";
+import { formatBytes } from "./format.js";
+import { cut, safeText } from "./plain-text.js";
+
+// A longer text is cut: laying out megabytes takes seconds.
+export const MOST_SHOWN = 64 * 1024;
+const PIECE = 256 * 1024;
+
+export class CodeBlock extends HTMLElement {
+  /** @param {string} text @param {string} [language] */
+  show(text, language = "") {
+    const isLong = text.length > MOST_SHOWN;
+    const code = h("code", {}, safeText(isLong ? cut(text, MOST_SHOWN) : text));
+    const pre = h("pre", { dir: "ltr", tabindex: 0, role: "region", "aria-label": language || "text" }, code);
+    const label = h("span", { class: "language" }, language);
+    this.replaceChildren(h("div", { class: "code-head" }, label, copyButton("Copy", () => text, language || "text")), pre);
+    if (isLong) this.append(showAll(text.length - MOST_SHOWN, () => appendAll(code, text)));
+    return this;
+  }
+}
+
+/** The line below a text that was cut. @param {number} more characters @param {() => void} show */
+export function showAll(more, show) {
+  const button = h("button", { type: "button", class: "quiet", onclick: () => (line.remove(), show()) }, "Show all");
+  const line = h("p", { class: "cut" }, `${formatBytes(more)} more. `, button);
+  return line;
+}
+
+/** The rest of a long text, a piece a frame, so that the page goes on answering. @param {Element} place @param {string} text */
+export function appendAll(place, text) {
+  let from = cut(text, MOST_SHOWN).length;
+  const step = () => {
+    const piece = cut(text.slice(from, from + PIECE + 1), PIECE);
+    if (piece === "" || !place.isConnected) return;
+    place.append(safeText(piece));
+    from += piece.length;
+    requestAnimationFrame(step);
+  };
+  step();
+}
+
+customElements.define("code-block", CodeBlock);

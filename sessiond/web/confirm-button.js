@@ -1,0 +1,43 @@
+/** @file A button that asks once: the first press changes it into the question, the second does it. */
+
+import { h } from "./element.js";
+
+const PATIENCE_MS = 5000;
+
+/**
+ * @param {string} label @param {string} question what it asks, as `Delete it?`
+ * @param {() => unknown} act @param {{class?: string}} [props]
+ */
+export function confirmButton(label, question, act, props = {}) {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const button = h("button", { type: "button", ...props, onclick: press, onblur: calm, onkeydown: escape }, label);
+
+  async function press() {
+    if (!button.classList.contains("asking")) {
+      button.classList.add("asking");
+      button.textContent = question;
+      timer = setTimeout(calm, PATIENCE_MS);
+      return;
+    }
+    calm();
+    button.disabled = true;
+    try {
+      await act();
+    } finally {
+      button.disabled = false;
+    }
+  }
+  function calm() {
+    clearTimeout(timer);
+    button.classList.remove("asking");
+    button.textContent = label;
+  }
+  /** @param {KeyboardEvent} event */
+  function escape(event) {
+    if (event.key !== "Escape" || !button.classList.contains("asking")) return;
+    event.stopPropagation();
+    calm();
+  }
+  return button;
+}

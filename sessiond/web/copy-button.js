@@ -1,0 +1,29 @@
+/** @file A button that copies a text and says so in its own place. */
+
+import { h } from "./element.js";
+
+const SAID_MS = 1500;
+
+/**
+ * @param {string} label what stands on it @param {() => string | Promise<string>} text
+ * @param {string} [what] what it copies, for people who do not see where it stands
+ */
+export function copyButton(label, text, what = "") {
+  const word = h("span", { "aria-live": "polite" }, label);
+  const button = h("button", { type: "button", class: "quiet copy", onclick: copy }, word);
+  if (what) button.setAttribute("aria-label", `${label} ${what}`);
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(await text());
+      word.textContent = "Copied";
+    } catch {
+      word.textContent = "Not copied";
+    }
+    clearTimeout(timer);
+    timer = setTimeout(() => (word.textContent = label), SAID_MS);
+  }
+  return button;
+}

@@ -1,0 +1,67 @@
+/** @file Builds elements of text and other elements, never of markup: the one way in which the page makes nodes. */
+
+import { safeAddress } from "./plain-text.js";
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+/** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Props */
+
+const SVG = "http://www.w3.org/2000/svg";
+// Attributes that run script, load something, or hold markup.
+const FORBIDDEN = /^(on.*|style|srcdoc|srcset|action|formaction|xlink:href|data)$/i;
+
+/**
+ * An element with attributes, listeners (`onclick: fn`) and children. `false`, null and undefined are left out.
+ *
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag @param {Props} [props] @param {...(Child | Child[])} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  setProps(element, props);
+  element.append(...nodesOf(children));
+  return element;
+}
+
+/** A custom element of the page. @template {HTMLElement} T @param {new () => T} type @param {Props} [props] */
+export function custom(type, props = {}) {
+  const element = new type();
+  setProps(element, props);
+  return element;
+}
+
+/** A drawing. @param {string} tag @param {Record<string, string | number>} [props] @param {...Node} children */
+export function svg(tag, props = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (FORBIDDEN.test(name)) throw new TypeError(`an element of the page has no ${name}`);
+    element.setAttribute(name, String(value));
+  }
+  element.append(...children);
+  return element;
+}
+
+/** Puts children in place of those that are there. @param {Element} parent @param {...(Child | Child[])} children */
+export function fill(parent, ...children) {
+  parent.replaceChildren(...nodesOf(children));
+}
+
+/** @param {Element} element @param {Props} props */
+function setProps(element, props) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (FORBIDDEN.test(name)) throw new TypeError(`an element of the page has no ${name}`);
+    else if (name === "src" && !/^data:image\/(png|jpeg|gif|webp);base64,/.test(String(value))) continue;
+    else if (name === "href" && !String(value).startsWith("#") && safeAddress(String(value)) === null) continue;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+}
+
+/** @param {(Child | Child[])[]} children */
+function nodesOf(children) {
+  return children
+    .flat()
+    .filter((child) => child !== false && child !== null && child !== undefined)
+    .map((child) => (child instanceof Node ? child : String(child)));
+}

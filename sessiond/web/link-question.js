@@ -1,0 +1,27 @@
+/** @file Asks before a link of a transcript is opened: its whole address stands there to be read. */
+
+import { copyButton } from "./copy-button.js";
+import { h } from "./element.js";
+
+/** @param {string} address http or https */
+export function askToFollow(address) {
+  const { host } = new URL(address);
+  const dialog = h("dialog", { class: "link-question", "aria-label": "Open this address?", onclose: () => dialog.remove() });
+  const open = () => {
+    window.open(address, "_blank", "noopener,noreferrer");
+    dialog.close();
+  };
+  dialog.append(
+    h("p", {}, "An agent wrote this link. Open it in a new tab?"),
+    h("p", { class: "address", dir: "ltr" }, h("strong", {}, host), h("span", {}, address)),
+    h(
+      "div",
+      { class: "buttons" },
+      h("button", { type: "button", class: "primary", onclick: open }, "Open"),
+      copyButton("Copy", () => address, "the address"),
+      h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Cancel"),
+    ),
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,124 @@
+/** @file Where one writes to a session: draft, files, send, steer, stop. Says so where the page may only read. */
+
+import { confirmButton } from "./confirm-button.js";
+import { DroppedFiles } from "./dropped-files.js";
+import { fill, h } from "./element.js";
+import { problemNote } from "./problem-note.js";
+import { isLive } from "./session-state.js";
+
+/** @typedef {import("./page-context.js").PageContext} PageContext */
+/** @typedef {import("./types.js").Row} Row */
+
+export class MessageComposer extends HTMLElement {
+  /** @param {PageContext} page */
+  constructor(page) {
+    super();
+    this.page = page;
+    this.key = "";
+    /** @type {Row | undefined} */
+    this.row = undefined;
+    this.text = h("textarea", { rows: 1, "aria-label": "Message", oninput: () => this.typed(), onkeydown: (event) => this.keyed(event) });
+    this.files = new DroppedFiles();
+    this.problem = h("div");
+    this.hint = h("span", { class: "hint" });
+    this.sendButton = h("button", { type: "button", class: "primary", onclick: () => this.send("chat.send") }, "Send");
+    this.steerButton = h("button", { type: "button", title: "Into the run that is live, now", onclick: () => this.send("sessions.steer") }, "Steer");
+    this.stopButton = confirmButton("Stop", "Stop the run?", () => this.stop());
+    this.chooser = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Choose files", onchange: () => this.addFiles([...(this.chooser.files ?? [])]) });
+    const attach = h("button", { type: "button", class: "quiet", onclick: () => this.chooser.click() }, "Attach");
+    this.form = h("div", { class: "form" }, this.problem, this.files, h("div", { class: "line" }, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton), this.hint);
+    this.readOnly = h("p", { class: "hint" }, "This page may only read. ", h("code", {}, "sessiond web --write"), " opens one that may send.");
+    this.append(this.form, this.readOnly);
+  }
+
+  /** @param {string} key @param {Row | undefined} row */
+  show(key, row) {
+    const { page, text } = this;
+    if (key !== this.key) {
+      this.key = key;
+      text.value = page.marks.draftOf(key);
+      this.files.clear();
+      fill(this.problem);
+      this.fit();
+    }
+    this.row = row;
+    const [may, live] = [page.may("send"), row !== undefined && isLive(row)];
+    this.form.hidden = !may;
+    this.readOnly.hidden = may;
+    this.steerButton.hidden = !live;
+    this.stopButton.hidden = !live;
+    text.placeholder = row?.readOnly ? `Go on with this ${row.source} session` : live ? "Send after this run, or steer it" : "Message";
+    this.hint.textContent = row?.readOnly
+      ? `A message goes on in a copy of it; ${row.source} keeps the session as it is.`
+      : "";
+  }
+
+  typed() {
+    this.page.marks.keepDraft(this.key, this.text.value ?? "");
+    this.fit();
+  }
+
+  /** As high as its text, up to what the style allows. */
+  fit() {
+    const { text } = this;
+    if (text) text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
+  }
+
+  /** @param {KeyboardEvent} event */
+  keyed(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    this.send("chat.send");
+  }
+
+  /** @param {"chat.send" | "sessions.steer"} method */
+  async send(method) {
+    const { page, key, text, files, sendButton } = this;
+    if (text.value.trim() === "" || sendButton.disabled) return;
+    const steer = method === "sessions.steer";
+    const params = steer ? { key, message: text.value } : { sessionKey: key, message: text.value, ...(files.files.length > 0 && { attachments: files.attachments }) };
+    sendButton.disabled = true;
+    try {
+      const answer = await page.client.call(method, params);
+      text.value = "";
+      files.clear();
+      this.typed();
+      this.say(null);
+      if (answer.sessionKey && answer.sessionKey !== key && this.key === key) page.open(answer.sessionKey);
+    } catch (problem) {
+      this.say(problemNote(problem, { what: "The message was not sent." }));
+    } finally {
+      sendButton.disabled = false;
+    }
+  }
+
+  async stop() {
+    try {
+      await this.page.client.call("chat.abort", { sessionKey: this.key });
+    } catch (problem) {
+      this.say(problemNote(problem, { what: "The run was not stopped." }));
+    }
+  }
+
+  /** @param {File[]} files */
+  async addFiles(files) {
+    try {
+      await this.files.add(files);
+      this.say(null);
+      this.text.focus();
+    } catch (problem) {
+      this.say(problemNote(problem));
+    }
+  }
+
+  /** @param {HTMLElement | null} note */
+  say(note) {
+    fill(this.problem, note);
+  }
+
+  focus() {
+    this.text.focus();
+  }
+}
+
+customElements.define("message-composer", MessageComposer);

@@ -1,0 +1,214 @@
+/** @file One message: who and when beside a thin rule, text, folded thoughts, tool calls a line each, the raw record. */
+
+import { CodeBlock } from "./code-block.js";
+import { copyButton } from "./copy-button.js";
+import { custom, fill, h } from "./element.js";
+import { formatBytes, formatCount, formatMoment, formatTime, formatTokens } from "./format.js";
+import { isToolResult, jsonOf, partsOf, resultOf, speakerOf, textOf } from "./message-parts.js";
+import { keepChildren } from "./keyed-children.js";
+import { objectOr, safeLine } from "./plain-text.js";
+import { RichText } from "./rich-text.js";
+import { ToolCall } from "./tool-call.js";
+
+/** @typedef {import("./message-parts.js").Part} Part */
+/** @typedef {import("./transcript-pieces.js").MessagePiece} MessagePiece */
+/**
+ * @typedef {object} MessageActions what a message can ask of the page
+ * @property {(key: string) => void} open a session
+ * @property {(key: string) => string} nameOf a session
+ * @property {(piece: MessagePiece) => Promise<string>} raw the line of the file
+ * @property {(piece: MessagePiece) => void} whole fetches a message that was too large
+ */
+
+/** @typedef {{key: string, version: string, build: () => HTMLElement, update?: (node: any) => void}} BodyItem */
+
+// More parts than these are shown when asked for: a message may have 100,000 tool calls.
+const PARTS_AT_ONCE = 100;
+
+export class MessageView extends HTMLElement {
+  constructor() {
+    super();
+    /** @type {MessagePiece | null} */
+    this.piece = null;
+    /** @type {MessageActions | null} */
+    this.actions = null;
+    this.most = PARTS_AT_ONCE;
+    this.margin = h("div", { class: "margin" });
+    this.body = h("div", { class: "body" });
+    this.tools = h("div", { class: "tools" });
+  }
+
+  /** Shows it, or what it has grown into: what somebody opened stays open. @param {MessagePiece} piece @param {MessageActions} actions */
+  show(piece, actions) {
+    const isNew = this.piece === null;
+    const isChanged = isNew || this.piece?.isFirst !== piece.isFirst || this.piece?.entry.cursor !== piece.entry.cursor;
+    this.piece = piece;
+    this.actions = actions;
+    if (isNew) {
+      this.setAttribute("role", "article");
+      this.setAttribute("tabindex", "-1");
+      this.append(this.margin, this.body, this.tools);
+    }
+    if (isChanged) {
+      const { who, word, from } = speakerOf(piece.entry.message);
+      this.className = `from-${isToolResult(piece.entry.message) ? "assistant" : who}${piece.isFirst ? " first" : ""}`;
+      this.dataset["seq"] = String(piece.entry.seq);
+      this.setAttribute("aria-label", `${word}, message ${piece.entry.seq}`);
+      this.fillMargin(word);
+      this.fillTools();
+    }
+    this.fillBody();
+    return this;
+  }
+
+  /** Who and when. @param {string} word */
+  fillMargin(word) {
+    const { piece } = this.given();
+    const { entry, isFirst } = piece;
+    const model = typeof entry.message["model"] === "string" ? safeLine(entry.message["model"]) : "";
+    const when = entry.at === null ? null : h("time", { title: momentAndTokens(entry), datetime: new Date(entry.at).toISOString() }, formatTime(entry.at));
+    const who = h("span", { class: isFirst ? "who" : "unseen", title: model || false }, word);
+    fill(this.margin, who, when);
+  }
+
+  fillBody() {
+    keepChildren(this.body, this.bodyItems(), {
+      key: (item) => item.key,
+      version: (item) => item.version,
+      build: (item) => item.build(),
+      update: (node, item) => item.update?.(node),
+    });
+  }
+
+  /** @returns {BodyItem[]} */
+  bodyItems() {
+    const { piece, actions } = this.given();
+    const { message, cursor } = piece.entry;
+    const omitted = objectOr(message["omitted"])["bytes"];
+    if (typeof omitted === "number") {
+      const show = () => h("button", { type: "button", class: "quiet", onclick: () => actions.whole(piece) }, "Show it");
+      return [line(`omitted ${cursor}`, () => h("p", { class: "cut" }, `This message has ${formatBytes(omitted)}. `, show()))];
+    }
+    if (isToolResult(message)) return [this.orphanItem()];
+    const parts = partsOf(message);
+    const items = parts.slice(0, this.most).map((part, at) => this.partItem(part, at));
+    const { from } = speakerOf(message);
+    if (from) items.unshift(this.senderItem(from));
+    if (parts.length > this.most) items.push(this.moreItem(parts.length));
+    const error = message["errorMessage"];
+    if (typeof error === "string") items.push(line("error", () => h("p", { class: "problem" }, safeLine(error, 2000))));
+    if (piece.files.length > 0) items.push(line("files", () => fileList(piece.files)));
+    return items.length > 0 ? items : [line("nothing", () => h("p", { class: "hint" }, "(nothing)"))];
+  }
+
+  /** The session that wrote it, as a word that leads there. @param {string} from @returns {BodyItem} */
+  senderItem(from) {
+    const { actions } = this.given();
+    const open = () => actions.open(from);
+    return line("sender", () => h("p", { class: "sender" }, "from ", h("button", { type: "button", class: "quiet", title: safeLine(from), onclick: open }, h("bdi", {}, safeLine(actions.nameOf(from), 80)))));
+  }
+
+  /** A result whose call is not here. @returns {BodyItem} */
+  orphanItem() {
+    const { entry } = this.given().piece;
+    const name = resultOf(entry.message).name || String(entry.message.role);
+    return this.callItem({ kind: "toolCall", id: entry.id, name, args: entry.message["command"] ?? "" }, entry);
+  }
+
+  /** @param {Part} part @param {number} at @returns {BodyItem} */
+  partItem(part, at) {
+    switch (part.kind) {
+      case "text":
+        return { ...line(`text ${at}`, () => custom(RichText).show(part.text)), version: part.text, update: (node) => node.show(part.text) };
+      case "thinking": {
+        const build = () => folded("thinking", "Thinking", safeLine(part.text, 120), () => custom(RichText).show(part.text));
+        return line(`thinking ${at} ${part.text.length}`, build);
+      }
+      case "toolCall":
+        return this.callItem(part, this.given().piece.results.get(part.id), at);
+      case "image":
+        return line(`image ${at}`, () => imageElement(part));
+      default:
+        return line(`other ${at}`, () => h("p", { class: "hint" }, `[${safeLine(part.name, 60)}]`));
+    }
+  }
+
+  /** @param {Extract<Part, {kind: "toolCall"}>} part @param {import("./types.js").Entry | undefined} result @returns {BodyItem} */
+  callItem({ id, name, args }, result, at = 0) {
+    const { entry, isRunning } = this.given().piece;
+    const call = { id, name, args, at: entry.at, result, isLive: isRunning };
+    const version = result?.cursor ?? String(isRunning);
+    return { key: `call ${at} ${id}`, version, build: () => custom(ToolCall).show(call), update: (node) => node.show(call) };
+  }
+
+  /** @param {number} count @returns {BodyItem} */
+  moreItem(count) {
+    const show = () => {
+      this.most += 5 * PARTS_AT_ONCE;
+      this.fillBody();
+    };
+    const build = () => h("p", { class: "cut" }, `${formatCount(count - this.most)} more parts. `, h("button", { type: "button", class: "quiet", onclick: show }, "Show more"));
+    return line(`more ${this.most}`, build);
+  }
+
+  /** What one can do with a message: seen when it is pointed at or has the focus. */
+  fillTools() {
+    const { message, seq } = this.given().piece.entry;
+    const raw = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-label": `Raw record of message ${seq}`, onclick: () => this.toggleRaw(raw) }, "Raw");
+    fill(this.tools, copyButton("Copy", () => textOf(message) || jsonOf(message), `message ${seq}`), raw);
+  }
+
+  /** @param {HTMLElement} button */
+  async toggleRaw(button) {
+    const { piece, actions } = this.given();
+    const shown = this.querySelector(":scope > .raw");
+    button.setAttribute("aria-expanded", String(!shown));
+    if (shown) return shown.remove();
+    const place = h("div", { class: "raw" });
+    this.append(place);
+    const text = await actions.raw(piece).catch(() => jsonOf(piece.entry.message));
+    place.append(custom(CodeBlock).show(text, "record"));
+  }
+
+  given() {
+    const { piece, actions } = this;
+    if (!piece || !actions) throw new Error("show() comes first");
+    return { piece, actions };
+  }
+}
+
+/** @param {import("./types.js").Entry} entry */
+function momentAndTokens({ at, message }) {
+  const output = objectOr(message["usage"])["output"];
+  const tokens = typeof output === "number" && output > 0 ? `, ${formatTokens(output)} tokens` : "";
+  return `${formatMoment(at ?? 0)}${tokens}`;
+}
+
+/** @param {string} key @param {() => HTMLElement} build @returns {BodyItem} */
+function line(key, build) {
+  return { key, version: "", build };
+}
+
+/** @param {MessagePiece["files"]} files */
+function fileList(files) {
+  return h("ul", { class: "files" }, files.map(({ name, bytes }) => h("li", {}, h("bdi", {}, safeLine(name)), ` ${formatBytes(bytes)}`)));
+}
+
+/** @param {string} kind @param {string} name @param {string} line @param {() => HTMLElement} inside */
+function folded(kind, name, line, inside) {
+  const place = h("div", { class: "inside" });
+  const details = h("details", { class: kind, ontoggle: () => details.open && place.replaceChildren(inside()) }, h("summary", {}, h("span", { class: "name" }, name), h("bdi", { class: "what" }, line)), place);
+  return details;
+}
+
+/** @param {Extract<Part, {kind: "image"}>} part */
+function imageElement({ mimeType, data }) {
+  const size = formatBytes(Math.floor((data.length * 3) / 4));
+  return folded("image", "Image", `${safeLine(mimeType, 40)} ${size}`, () =>
+    /^[A-Za-z0-9+/=]+$/.test(data.slice(0, 4096))
+      ? h("img", { src: `data:${mimeType};base64,${data}`, alt: "An image in the conversation" })
+      : h("p", { class: "hint" }, "This image cannot be shown."),
+  );
+}
+
+customElements.define("message-view", MessageView);

@@ -1,0 +1,57 @@
+/**
+ * @file What agents wrote, made safe to look at: nothing that turns the direction of text around, nothing invisible that
+ * changes how the rest reads, links only to http and https. Knows no DOM.
+ */
+
+// Embeddings, overrides and isolates: they make `exe.gpj` read as something else. Marks (U+200E, U+200F) do no harm.
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+// Controls but tab and newline, and what shows nothing at all; the joiners of scripts and emoji are left.
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u2060-\u2064\ufeff\ufff9-\ufffb]/g;
+const ESCAPE_SEQUENCE = /\u001b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g;
+
+/** Text of several lines with its traps made visible, and without the colours of terminals. @param {unknown} text */
+export function safeText(text) {
+  const given = typeof text === "string" ? text : text === undefined || text === null ? "" : String(text);
+  return given
+    .replace(ESCAPE_SEQUENCE, "")
+    .replace(/\r\n?/g, "\n")
+    .replace(TURNING, codePoint)
+    .replace(INVISIBLE, (char) => (char === "\ufeff" || char === "\u00ad" ? "" : codePoint(char)));
+}
+
+/** The same on one line, cut. @param {unknown} text @param {number} [most] characters */
+export function safeLine(text, most = 200) {
+  const given = typeof text === "string" ? text.slice(0, most * 4) : text;
+  const line = safeText(given).replace(/\s+/g, " ").trim();
+  return line.length > most ? `${cut(line, most - 1)}…` : line;
+}
+
+/** The first so many characters, no emoji torn apart. @param {string} text @param {number} most */
+export function cut(text, most) {
+  const last = text.charCodeAt(most - 1);
+  return text.slice(0, last >= 0xd800 && last <= 0xdbff ? most - 1 : most);
+}
+
+/** The address if a link may lead there: http or https with a host, no password. @param {string} address */
+export function safeAddress(address) {
+  try {
+    const url = new URL(address);
+    const isWeb = url.protocol === "http:" || url.protocol === "https:";
+    return isWeb && url.hostname && !url.username && !url.password ? url.href : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Its value if that is text. @param {unknown} value @returns {string} */
+export const textOr = (value, otherwise = "") => (typeof value === "string" ? value : otherwise);
+
+/** Its value if that is an object that is no list. @param {unknown} value @returns {Record<string, any>} */
+export function objectOr(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value) ? /** @type {any} */ (value) : {};
+}
+
+/** @param {string} char */
+function codePoint(char) {
+  return `‹U+${(char.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}›`;
+}

@@ -1,0 +1,41 @@
+/** @file An error where it happened: what happened, and what to do next. */
+
+import { h } from "./element.js";
+import { safeText } from "./plain-text.js";
+
+/**
+ * @param {unknown} problem @param {{what?: string, again?: () => unknown}} [how] `what` did not happen; `again` tries it
+ */
+export function problemNote(problem, { what = "", again } = {}) {
+  return h(
+    "p",
+    { class: "problem", role: "alert" },
+    what && h("strong", {}, `${what} `),
+    sentenceOf(problem),
+    again && " ",
+    again && h("button", { type: "button", onclick: again }, "Try again"),
+  );
+}
+
+/** What a person reads of an error. @param {unknown} problem */
+export function sentenceOf(problem) {
+  const { type, message } = /** @type {{type?: string, message?: string}} */ (problem ?? {});
+  switch (type) {
+    case "away":
+      return "The daemon does not answer. Is it running? `sessiond status` says so; the page goes on by itself when it is back.";
+    case "unauthenticated":
+      return "This page is not signed in any more. Run `sessiond web` again.";
+    case "forbidden":
+      return `${asSentence(message)} This page may only do what it was opened for: see \`sessiond web --help\`.`;
+    case "not_found":
+      return "It is not there any more, or this page may not see it.";
+    default:
+      return asSentence(message);
+  }
+}
+
+/** @param {string | undefined} message */
+function asSentence(message) {
+  const text = safeText(message || "Something went wrong.");
+  return /[.!?]$/.test(text) ? text : `${text}.`;
+}

@@ -1,0 +1,25 @@
+/** @file The line that goes on with a session in its own program, in a terminal. Knows no DOM. */
+
+/** @typedef {import("./types.js").Row} Row */
+
+/** @type {Record<string, (id: string) => string[]>} */
+const COMMANDS = {
+  claude: (id) => ["claude", "--resume", id],
+  codex: (id) => ["codex", "resume", id],
+  gemini: (id) => ["gemini", "--resume", id],
+  opencode: (id) => ["opencode", "--session", id],
+  pi: (id) => ["pi", "--session", id],
+};
+
+/** The command, or nothing where the program has none. @param {Row} row */
+export function resumeCommand(row) {
+  const command = row.nativeId === undefined ? undefined : COMMANDS[row.source]?.(row.nativeId);
+  if (command === undefined) return row.source === "sessiond" ? `sessiond send ${quoted(row.key)} "..."` : null;
+  const there = row.cwd ? `cd ${quoted(row.cwd)} && ` : "";
+  return there + command.map(quoted).join(" ");
+}
+
+/** A word as a shell takes it for one. @param {string} word */
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}

@@ -1,0 +1,81 @@
+/** @file The middle column: a session with its head, transcript and composer; without one, what happens now. */
+
+import { MessageComposer } from "./message-composer.js";
+import { copyButton } from "./copy-button.js";
+import { fill, h } from "./element.js";
+import { NowView } from "./now-view.js";
+import { safeLine } from "./plain-text.js";
+import { nameOf, stateOf } from "./session-state.js";
+import { stateMark } from "./state-mark.js";
+import { fetchMarkdown } from "./transcript-markdown.js";
+import { TranscriptView } from "./transcript-view.js";
+
+/** @typedef {import("./page-context.js").PageContext} PageContext */
+
+export class SessionView extends HTMLElement {
+  /** @param {PageContext} page @param {{back: () => void, facts: () => void}} ways */
+  constructor(page, { back, facts }) {
+    super();
+    this.page = page;
+    this.key = "";
+    this.around = "";
+    this.now = new NowView(page);
+    this.transcript = new TranscriptView(page);
+    this.composer = new MessageComposer(page);
+    this.heading = h("h1", { tabindex: -1 });
+    this.state = h("span", { class: "state", role: "status" });
+    const markdown = copyButton("Copy as Markdown", () => fetchMarkdown(page.client, this.key ?? "", nameOf(this.row() ?? /** @type {any} */ ({ key: this.key }))));
+    this.head = h(
+      "div",
+      { class: "session-head" },
+      h("button", { type: "button", class: "quiet back", onclick: back, "aria-label": "Back to the sessions" }, "‹ Sessions"),
+      this.heading,
+      this.state,
+      markdown,
+      h("button", { type: "button", class: "quiet to-facts", onclick: facts }, "Facts"),
+    );
+    this.append(this.now, this.head, this.transcript, this.composer);
+    page.list.addEventListener("change", () => this.renderHead());
+    this.show("");
+  }
+
+  /** @param {string} key empty for none @param {string} [cursor] */
+  show(key, cursor) {
+    const { now, head, transcript, composer } = this;
+    this.key = key;
+    const isOpen = key !== "";
+    now.hidden = isOpen;
+    head.hidden = transcript.hidden = composer.hidden = !isOpen;
+    if (isOpen) transcript.show(key, cursor);
+    else {
+      transcript.close();
+      now.render();
+    }
+    this.renderHead();
+  }
+
+  renderHead() {
+    const { key, heading, state, composer, transcript, page } = this;
+    const row = this.row();
+    const name = row ? safeLine(nameOf(row)) : key;
+    if (heading.textContent !== name) fill(heading, h("bdi", {}, name));
+    const word = row ? `${stateOf(row)} ${row.readOnly ?? ""}` : "";
+    if (row && state.dataset["word"] !== word) {
+      state.dataset["word"] = word;
+      fill(state, stateMark(stateOf(row), true), row.readOnly && h("span", { class: "hint" }, ` · ${row.source} keeps it: read only here`));
+    }
+    if (!row) fill(state);
+    composer?.show(key, row);
+    if (row && !document.hidden) page.marks.markRead(key, row.updatedAt);
+    const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`);
+    const around = [key, row ? stateOf(row) : "", ...children].join("\n");
+    if (around !== this.around) transcript?.render();
+    this.around = around;
+  }
+
+  row() {
+    return this.page.list.rows.get(this.key ?? "");
+  }
+}
+
+customElements.define("session-view", SessionView);

@@ -1,0 +1,51 @@
+/** @file The keys of the page, and the list of them that `?` shows. Keys alone work where nobody types. */
+
+import { h } from "./element.js";
+
+/**
+ * @typedef {object} Shortcut
+ * @property {string} keys as a person reads them
+ * @property {string} what
+ * @property {(event: KeyboardEvent) => boolean} [fits] without one it is told only: another part heeds it
+ * @property {() => void} [act]
+ */
+
+/** @param {Shortcut[]} shortcuts */
+export function listen(shortcuts) {
+  const help = helpDialog(shortcuts);
+  document.body.append(help);
+  addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.isComposing) return;
+    const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
+    if (!hasModifier && event.key !== "Escape" && isTyping(event.target)) return;
+    // In a dialog the keys are the dialog's.
+    if (document.querySelector("dialog[open]") && !hasModifier) return;
+    if (event.key === "?" && !hasModifier) {
+      event.preventDefault();
+      return help.showModal();
+    }
+    const found = shortcuts.find(({ fits }) => fits?.(event));
+    if (!found) return;
+    event.preventDefault();
+    found.act?.();
+  });
+  return help;
+}
+
+/** A key without any modifier but shift. @param {string} key */
+export const plain = (key) => (/** @type {KeyboardEvent} */ event) => event.key === key && !event.ctrlKey && !event.metaKey && !event.altKey;
+
+/** A key with Ctrl, or with Command. @param {string} key */
+export const withCtrl = (key) => (/** @type {KeyboardEvent} */ event) => event.key.toLowerCase() === key && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
+
+/** @param {EventTarget | null} target */
+function isTyping(target) {
+  return target instanceof HTMLElement && (target.isContentEditable || /^(input|textarea|select)$/i.test(target.tagName));
+}
+
+/** @param {Shortcut[]} shortcuts */
+function helpDialog(shortcuts) {
+  const lines = shortcuts.filter(({ keys }) => keys).map(({ keys, what }) => h("div", {}, h("dt", {}, h("kbd", {}, keys)), h("dd", {}, what)));
+  const dialog = h("dialog", { class: "keys", "aria-label": "Keys" }, h("h2", {}, "Keys"), h("dl", {}, lines), h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+  return dialog;
+}

@@ -1,0 +1,89 @@
+/** @file What a tool call did, on one line, and what it changed in files: of its name and arguments. Knows no DOM. */
+
+import { jsonOf } from "./message-parts.js";
+import { objectOr, safeLine, textOr } from "./plain-text.js";
+
+// The argument that says most, in the order of preference; programs call the same thing by different names.
+const TELLING = [
+  ...["command", "cmd", "file_path", "filePath", "path", "absolute_path", "notebook_path", "pattern", "query", "url"],
+  ...["description", "task", "prompt", "message", "sessionKey", "label", "text", "input", "name"],
+];
+const BEFORE = ["old_string", "oldString", "oldText", "old_str"];
+const AFTER = ["new_string", "newString", "newText", "new_str"];
+const PATHS = ["file_path", "filePath", "path", "absolute_path", "notebook_path"];
+const PATCHES = ["patch", "diff", "input", "patchText"];
+
+/** @typedef {{path: string, before: string, after: string} | {path: string, patch: string}} Change */
+
+/** The name as people know it: `mcp__github__list_issues` is `github.list_issues`. @param {string} name */
+export const toolName = (name) => safeLine(name.replace(/^mcp__(.+?)__/, "$1."), 60);
+
+/** The arguments on one line. @param {unknown} args @param {number} [most] characters */
+export function summarizeCall(args, most = 160) {
+  const given = parsed(args);
+  if (typeof given === "string") return safeLine(given, most);
+  for (const name of TELLING) {
+    const value = given[name];
+    if (typeof value === "string" && value.trim()) return safeLine(value, most);
+    if (Array.isArray(value) && value.every((word) => typeof word === "string") && value.length) {
+      return safeLine(shellWords(value), most);
+    }
+  }
+  const names = Object.keys(given);
+  return names.length ? safeLine(jsonOf(given), most) : "";
+}
+
+/** The changes of files that a call asks for; empty for calls that edit nothing. @param {unknown} args @returns {Change[]} */
+export function changesOf(args) {
+  const given = parsed(args);
+  if (typeof given === "string") return isPatch(given) ? [{ path: "", patch: given }] : [];
+  const path = firstText(given, PATHS) ?? "";
+  const edits = Array.isArray(given["edits"]) ? given["edits"].map(objectOr) : [given];
+  const changes = edits.flatMap((edit) => {
+    const before = firstText(edit, BEFORE);
+    const after = firstText(edit, AFTER);
+    return before !== undefined || after !== undefined ? [{ path, before: before ?? "", after: after ?? "" }] : [];
+  });
+  if (changes.length > 0) return changes;
+  const patch = firstText(given, PATCHES);
+  if (patch !== undefined && isPatch(patch)) return [{ path, patch }];
+  const content = firstText(given, ["content", "file_text"]);
+  return path && content !== undefined ? [{ path, before: "", after: content }] : [];
+}
+
+/** The arguments as they are opened: the command or text alone where there is nothing else. @param {unknown} args */
+export function detailsOf(args) {
+  const given = parsed(args);
+  if (typeof given === "string") return given;
+  const [name, ...others] = Object.keys(given);
+  const only = others.length === 0 && name !== undefined ? given[name] : undefined;
+  const command = textOr(given["command"]) || textOr(given["cmd"]);
+  if (command) return command;
+  return typeof only === "string" ? only : name === undefined ? "" : jsonOf(given);
+}
+
+/** @param {unknown} args @returns {string | Record<string, any>} */
+function parsed(args) {
+  if (typeof args !== "string") return objectOr(args);
+  if (!args.startsWith("{")) return args;
+  try {
+    return objectOr(JSON.parse(args));
+  } catch {
+    return args;
+  }
+}
+
+/** @param {Record<string, any>} from @param {string[]} names @returns {string | undefined} */
+function firstText(from, names) {
+  const name = names.find((one) => typeof from[one] === "string");
+  return name === undefined ? undefined : from[name];
+}
+
+/** @param {string} text */
+const isPatch = (text) => /^(\*\*\* Begin Patch|diff --git |--- \S|@@ )/m.test(text.slice(0, 4096));
+
+/** `bash -lc "x y"` is `x y`: how Codex runs commands. @param {string[]} words */
+function shellWords(words) {
+  const isShell = words.length === 3 && /(^|\/)(ba|z|da)?sh$/.test(words[0] ?? "") && /^-l?c$/.test(words[1] ?? "");
+  return isShell ? words[2] : words.join(" ");
+}

@@ -1,0 +1,174 @@
+/**
+ * @file One transcript, kept in step with the daemon: the page to begin with, older and newer ones when wanted, what is
+ * said from now on, live text. Tells `change` at most once a frame. Knows the client; no DOM.
+ */
+
+import { TranscriptWindow } from "./transcript-window.js";
+
+/** @typedef {import("./client.js").Client} Client */
+/** @typedef {import("./types.js").HistoryPage} HistoryPage */
+/** @typedef {{id: string, name: string, args: unknown, phase: string, isError: boolean}} LiveTool */
+
+const FIRST_PAGE = 40;
+const PAGE = 60;
+const MOST_LIVE_TOOLS = 50;
+const WHOLE_BYTES = 16 * 1024 * 1024;
+
+/** Tells `change`: messages; `live`: text or tools of the run that is live; `problem`: it ended, and why. */
+export class TranscriptFeed extends EventTarget {
+  /** @param {Client} client @param {string} key @param {(work: () => void) => void} [schedule] runs the work once, soon */
+  constructor(client, key, schedule = queueMicrotask) {
+    super();
+    this.client = client;
+    this.key = key;
+    // Not called as a method: the browser's own functions refuse that.
+    this.schedule = (/** @type {() => void} */ work) => schedule(work);
+    this.shown = new TranscriptWindow();
+    this.isReady = false;
+    this.isRedacted = false;
+    this.skipped = 0;
+    /** @type {unknown} */
+    this.problem = null;
+    this.liveText = "";
+    /** @type {Map<string, LiveTool>} */
+    this.liveTools = new Map();
+    /** Whether the reader is at the end, so that old messages may go. */
+    this.isFollowed = true;
+    this.isStopped = false;
+    /** @type {Set<string>} */
+    this.telling = new Set();
+    this.loading = { older: false, newer: false };
+    this.unfollow = () => {};
+  }
+
+  /** Begins with the newest page, or with the one that ends at a place. @param {string} [cursor] */
+  async open(cursor) {
+    this.unfollow();
+    this.problem = null;
+    try {
+      const newest = await this.page(cursor === undefined ? {} : { limit: 1 });
+      const page = cursor === undefined ? newest : await this.page({ cursor });
+      if (this.isStopped) return;
+      this.shown.newestSeq = newest.positions.at(-1)?.seq ?? 0;
+      this.shown.begin(page, (page.positions.at(-1)?.seq ?? 0) >= this.shown.newestSeq);
+      this.isRedacted = page.contentRedacted === true;
+      this.skipped = page.skipped;
+      this.isReady = true;
+      this.follow(newest.cursor);
+    } catch (problem) {
+      this.fail(problem);
+    }
+    this.tell("change");
+  }
+
+  /** @param {string} cursor */
+  follow(cursor) {
+    this.unfollow = this.client.followSession(this.key, cursor, {
+      onMessage: (event) => this.take(event),
+      onDelta: ({ text, omitted }) => {
+        this.liveText += omitted ? "\n[…]\n" : (text ?? "");
+        this.tell("live");
+      },
+      onTool: (event) => this.takeTool(event),
+      onResync: ({ reason }) => reason !== "lagged" && !this.isStopped && this.open(),
+      onError: (problem) => this.fail(problem),
+    });
+  }
+
+  /** @param {any} event */
+  take(event) {
+    if (event.message?.role === "assistant") this.liveText = "";
+    if (event.message?.role === "toolResult") this.liveTools.delete(event.message.toolCallId);
+    for (const block of Array.isArray(event.message?.content) ? event.message.content : []) {
+      if (block?.type === "toolCall") this.liveTools.delete(block.id);
+    }
+    this.shown.put(event);
+    if (this.isFollowed) this.shown.trimStart();
+    this.tell("change");
+    this.tell("live");
+  }
+
+  /** @param {any} event */
+  takeTool({ toolCallId, name, args, phase, isError }) {
+    const known = this.liveTools.get(toolCallId);
+    this.liveTools.set(toolCallId, { id: toolCallId, name, args: args ?? known?.args, phase, isError: isError === true });
+    if (this.liveTools.size > MOST_LIVE_TOOLS) this.liveTools.delete(this.liveTools.keys().next().value ?? "");
+    this.tell("live");
+  }
+
+  /** The run is over: what was live is in the transcript, or nowhere. */
+  endLive() {
+    if (this.liveText === "" && this.liveTools.size === 0) return;
+    this.liveText = "";
+    this.liveTools.clear();
+    this.tell("live");
+  }
+
+  async loadOlder() {
+    const { olderCursor } = this.shown;
+    if (olderCursor === null || this.loading.older) return;
+    this.loading.older = true;
+    try {
+      const page = await this.page({ cursor: olderCursor, limit: PAGE });
+      if (olderCursor === this.shown.olderCursor) this.shown.prepend(page);
+    } finally {
+      this.loading.older = false;
+      this.tell("change");
+    }
+  }
+
+  async loadNewer() {
+    const last = this.shown.entries.at(-1);
+    if (this.shown.isAtEnd || last === undefined || this.loading.newer) return;
+    this.loading.newer = true;
+    try {
+      const events = await this.client.readForward(this.key, last.cursor, PAGE);
+      if (last !== this.shown.entries.at(-1)) return;
+      const end = events.at(-1)?.seq ?? last.seq;
+      this.shown.append(events, events.length < PAGE || end >= this.shown.newestSeq);
+    } finally {
+      this.loading.newer = false;
+      this.tell("change");
+    }
+  }
+
+  /** The message with all its bytes. @param {import("./types.js").Entry} entry */
+  async fetchWhole(entry) {
+    const page = await this.page({ cursor: entry.cursor, limit: 1, maxBytes: WHOLE_BYTES });
+    const [message] = page.messages;
+    if (message) this.shown.put({ messageId: entry.id, seq: entry.seq, cursor: `${entry.cursor} whole`, message });
+    this.tell("change");
+  }
+
+  /** The line of the file. @param {import("./types.js").Entry} entry */
+  async fetchRaw(entry) {
+    const page = await this.page({ cursor: entry.cursor, limit: 1, raw: true, includeRuns: false });
+    return JSON.stringify(page.messages[0] ?? entry.message, null, 2);
+  }
+
+  /** @param {Record<string, unknown>} params @returns {Promise<HistoryPage>} */
+  page(params) {
+    return this.client.call("chat.history", { sessionKey: this.key, limit: FIRST_PAGE, includeRuns: true, ...params });
+  }
+
+  stop() {
+    this.isStopped = true;
+    this.unfollow();
+  }
+
+  /** @param {unknown} problem */
+  fail(problem) {
+    this.problem = problem;
+    this.tell("problem");
+  }
+
+  /** @param {string} what */
+  tell(what) {
+    if (this.telling.has(what) || this.isStopped) return;
+    this.telling.add(what);
+    this.schedule(() => {
+      this.telling.delete(what);
+      if (!this.isStopped) this.dispatchEvent(new Event(what));
+    });
+  }
+}

@@ -1,0 +1,258 @@
+/**
+ * @file A transcript on the screen: its messages, more at both ends as one scrolls, live text at the end. What somebody
+ * reads stays where it is; who is at the end stays at the end.
+ */
+
+import { fill, h } from "./element.js";
+import { formatDay, formatDuration, formatPlural } from "./format.js";
+import { keepChildren } from "./keyed-children.js";
+import { LiveText } from "./live-text.js";
+import { MessageView } from "./message-view.js";
+import { safeLine, safeText } from "./plain-text.js";
+import { problemNote } from "./problem-note.js";
+import { nameOf, stateOf } from "./session-state.js";
+import { stateMark } from "./state-mark.js";
+import { TranscriptFeed } from "./transcript-feed.js";
+import { piecesOf } from "./transcript-pieces.js";
+
+/** @typedef {import("./page-context.js").PageContext} PageContext */
+/** @typedef {import("./transcript-pieces.js").Piece} Piece */
+
+const AT_END_PX = 48;
+const EDGE_PX = 1200;
+const MARKERS = { compaction: "The conversation was summed up here", rewind: "The conversation went back to here" };
+
+export class TranscriptView extends HTMLElement {
+  /** @param {PageContext} page */
+  constructor(page) {
+    super();
+    this.page = page;
+    /** @type {TranscriptFeed | null} */
+    this.feed = null;
+    this.older = h("div", { class: "edge" });
+    this.pieces = h("div", { class: "pieces" });
+    this.live = new LiveText();
+    this.newer = h("div", { class: "edge" });
+    this.content = h("div", { class: "content" }, this.older, this.pieces, this.live, this.newer);
+    this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled() }, this.content);
+    this.pill = h("button", { type: "button", class: "pill", hidden: true, onclick: () => this.toEnd() });
+    this.append(this.scroller, this.pill);
+    const grown = new ResizeObserver(() => this.isFollowing && this.stickToEnd());
+    grown.observe(this.content);
+    grown.observe(this.scroller);
+    this.isFollowing = true;
+    // The newest message when the reader left the end; 0 before anything was read.
+    this.seenSeq = 0;
+    /** @type {import("./message-view.js").MessageActions} */
+    this.actions = {
+      open: (key) => page.open(key),
+      nameOf: (key) => page.nameOf(key),
+      raw: ({ entry }) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
+      whole: ({ entry }) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
+    };
+  }
+
+  /** Shows a session from its end, or at a place. @param {string} key @param {string} [cursor] */
+  show(key, cursor) {
+    this.close();
+    const feed = new TranscriptFeed(this.page.client, key, requestAnimationFrame);
+    this.feed = feed;
+    this.isFollowing = true;
+    this.follow(cursor === undefined);
+    fill(this.older, h("p", { class: "hint" }, "Reading …"));
+    feed.addEventListener("change", () => this.render());
+    feed.addEventListener("live", () => this.renderLive());
+    feed.addEventListener("problem", () => this.showProblem(feed.problem));
+    return feed.open(cursor).then(() => cursor !== undefined && requestAnimationFrame(() => this.flashLast()));
+  }
+
+  close() {
+    this.feed?.stop();
+    this.feed = null;
+    keepPieces(this.pieces, [], this);
+    this.live.show("", []);
+    fill(this.newer);
+  }
+
+  render() {
+    const { feed, page } = this;
+    if (!feed?.isReady) return;
+    const children = page.list.rows.childrenOf(feed.key).map((row) => ({ key: page.list.rows.keyOf(row), row }));
+    const row = page.list.rows.get(feed.key);
+    const isLive = row !== undefined && stateOf(row) === "running";
+    if (!isLive && row !== undefined) feed.endLive();
+    this.keepPlace(() => {
+      keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children }), this);
+      this.renderEdges();
+    });
+    this.renderLive();
+    this.loadNear();
+  }
+
+  renderEdges() {
+    const { feed } = this;
+    if (!feed) return;
+    const { shown } = feed;
+    const notes = [feed.isRedacted && "Secrets are masked.", feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`];
+    const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning.";
+    const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : "";
+    fill(this.older, h("p", { class: "hint" }, [first, ...notes].filter(Boolean).join(" ")));
+    fill(this.newer, shown.isAtEnd ? null : h("p", { class: "hint" }, "Reading …"));
+    this.renderPill();
+  }
+
+  renderPill() {
+    const { pill, feed, isFollowing } = this;
+    if (!feed) return;
+    const far = !feed.shown.isAtEnd || !isFollowing;
+    const beyond = feed.shown.newestSeq - (this.seenSeq || feed.shown.newestSeq);
+    pill.hidden = !far || feed.shown.entries.length === 0;
+    pill.textContent = beyond > 0 ? `${formatPlural(beyond, "new message")} ↓` : "To the end ↓";
+  }
+
+  renderLive() {
+    const { feed } = this;
+    if (feed) this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
+  }
+
+  /** Changes the content while what is read stays at its place. @param {() => void} change */
+  keepPlace(change) {
+    const { scroller } = this;
+    if (this.isFollowing) {
+      change();
+      return this.stickToEnd();
+    }
+    const top = scroller.getBoundingClientRect().top;
+    const anchor = [...this.pieces.children].find((piece) => piece.getBoundingClientRect().bottom > top);
+    const before = anchor?.getBoundingClientRect().top ?? 0;
+    change();
+    if (anchor?.isConnected) scroller.scrollTop += anchor.getBoundingClientRect().top - before;
+  }
+
+  stickToEnd() {
+    const { scroller } = this;
+    scroller.scrollTop = scroller.scrollHeight;
+  }
+
+  scrolled() {
+    const { feed } = this;
+    const { scroller } = this;
+    if (!feed?.isReady) return;
+    const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+    this.follow(feed.shown.isAtEnd && below < AT_END_PX);
+    this.renderPill();
+    this.loadNear();
+  }
+
+  /** Whether the reader stays at the end when something comes. @param {boolean} isFollowing */
+  follow(isFollowing) {
+    const { feed } = this;
+    if (this.isFollowing && !isFollowing) this.seenSeq = feed?.shown.newestSeq ?? 0;
+    this.isFollowing = isFollowing;
+    if (feed) feed.isFollowed = isFollowing;
+  }
+
+  /** What is near the edge of the screen comes before one scrolls there. */
+  loadNear() {
+    const { feed, scroller } = this;
+    if (!feed?.isReady || feed.problem) return;
+    const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+    if (scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder());
+    else if (below < EDGE_PX) this.load(() => feed.loadNewer());
+  }
+
+  /** @param {() => Promise<void>} what */
+  load(what) {
+    what().catch((problem) => this.showProblem(problem));
+  }
+
+  async toEnd() {
+    const { feed } = this;
+    if (!feed) return;
+    this.follow(true);
+    if (!feed.shown.isAtEnd) await feed.open();
+    this.render();
+    this.scroller.focus({ preventScroll: true });
+  }
+
+  /** To the prompt before or behind the one on top. @param {1 | -1} direction */
+  async jump(direction) {
+    const { scroller, pieces } = this;
+    const prompts = /** @type {HTMLElement[]} */ ([...pieces.querySelectorAll("message-view:is(.from-user, .from-session)")]);
+    const top = scroller.getBoundingClientRect().top + 8;
+    const offset = (/** @type {HTMLElement} */ one) => one.getBoundingClientRect().top - top;
+    const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
+    if (next) {
+      this.follow(false);
+      next.scrollIntoView({ block: "start" });
+      next.focus({ preventScroll: true });
+    } else if (direction > 0) await this.toEnd();
+    else if (this.feed?.shown.olderCursor) {
+      await this.feed.loadOlder();
+      this.render();
+      await this.jump(direction);
+    } else scroller.scrollTop = 0;
+  }
+
+  /** Shows where one landed. */
+  flashLast() {
+    const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1));
+    if (!last) return;
+    last.classList.add("found");
+    last.scrollIntoView({ block: "center" });
+    last.focus({ preventScroll: true });
+    if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve());
+  }
+
+  /** @param {unknown} problem */
+  showProblem(problem) {
+    const { feed } = this;
+    fill(this.newer, problemNote(problem, { what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key) }));
+  }
+}
+
+/** @param {Element} parent @param {Piece[]} pieces @param {TranscriptView} view */
+function keepPieces(parent, pieces, view) {
+  keepChildren(parent, pieces, {
+    key: (piece) => piece.key,
+    version: (piece) => piece.version,
+    build: (piece) => pieceElement(piece, view),
+    update: (node, piece) => {
+      if (piece.type === "message") node.show(piece, view.actions);
+      else if (piece.type === "child") fill(node, ...childParts(piece, view));
+    },
+  });
+}
+
+/** @param {Piece} piece @param {TranscriptView} view @returns {HTMLElement} */
+function pieceElement(piece, view) {
+  switch (piece.type) {
+    case "message":
+      return new MessageView().show(piece, view.actions);
+    case "day":
+      return h("div", { class: "day" }, formatDay(piece.at, Date.now()));
+    case "gap":
+      return h("div", { class: "gap" }, `${formatDuration(piece.ms)} later`);
+    case "marker":
+      return h("div", { class: "gap" }, MARKERS[/** @type {keyof typeof MARKERS} */ (piece.kind)] ?? piece.kind);
+    case "child":
+      return h("div", { class: "child" }, childParts(piece, view));
+    case "run":
+      return h("div", { class: `run ${piece.run.status}` }, runSentence(piece.run), piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null);
+  }
+}
+
+/** @param {Extract<Piece, {type: "child"}>} piece @param {TranscriptView} view */
+function childParts({ row, childKey }, view) {
+  const open = h("button", { type: "button", class: "quiet", onclick: () => view.actions.open(childKey) }, h("bdi", {}, safeLine(nameOf(row))));
+  return [stateMark(stateOf(row)), "Sub-agent ", open];
+}
+
+/** @param {import("./types.js").RunEnding} run */
+function runSentence({ status, error }) {
+  const words = { error: "The run failed", timeout: "The run took too long", aborted: "The run was stopped", ok: "The run ended without a reply" };
+  const word = words[/** @type {keyof typeof words} */ (status)] ?? `The run ended as ${status}`;
+  return error ? `${word}: ${safeLine(error, 2000)}` : `${word}.`;
+}
+
+customElements.define("transcript-view", TranscriptView);

@@ -1,0 +1,121 @@
+/**
+ * @file The stretch of a transcript that is in memory: neighbouring messages, at most so many, whatever its length.
+ * Pages come at both ends and push out what is far at the other. Knows no DOM and no network.
+ */
+
+import { timeOf } from "./message-parts.js";
+
+/** @typedef {import("./types.js").Entry} Entry */
+/** @typedef {import("./types.js").HistoryPage} HistoryPage */
+/** @typedef {import("./types.js").Message} Message */
+/** @typedef {import("./types.js").RunEnding} RunEnding */
+/** @typedef {import("./types.js").Marker} Marker */
+/** @typedef {{messageId?: string | null, seq: number, cursor: string, message: Message, timestamp?: string}} MessageEvent */
+
+export const MOST_ENTRIES = 400;
+
+/** Messages in order. `olderCursor`: what stands before the first; null where nothing does. */
+export class TranscriptWindow {
+  constructor(most = MOST_ENTRIES) {
+    this.most = most;
+    /** @type {Entry[]} */
+    this.entries = [];
+    /** @type {string | null} */
+    this.olderCursor = null;
+    this.isAtEnd = true;
+    this.newestSeq = 0;
+    /** @type {Map<string, RunEnding>} */
+    this.runs = new Map();
+    /** @type {Map<number, Marker>} */
+    this.markers = new Map();
+    /** @type {Map<number, {name: string, bytes: number}[]>} */
+    this.files = new Map();
+  }
+
+  /** Shows a page alone. @param {HistoryPage} page @param {boolean} isAtEnd whether it is the newest */
+  begin(page, isAtEnd) {
+    this.entries = entriesOf(page);
+    this.runs.clear();
+    this.markers.clear();
+    this.files.clear();
+    this.note(page);
+    this.olderCursor = page.hasMore ? (page.nextCursor ?? null) : null;
+    this.isAtEnd = isAtEnd;
+    this.newestSeq = Math.max(this.newestSeq, this.lastSeq);
+  }
+
+  /** Older messages come before the first; the newest ones go where there are too many. @param {HistoryPage} page */
+  prepend(page) {
+    const known = new Set(this.entries.map(({ id }) => id));
+    this.entries.unshift(...entriesOf(page).filter(({ id }) => !known.has(id)));
+    this.note(page);
+    this.olderCursor = page.hasMore ? (page.nextCursor ?? null) : null;
+    if (this.entries.length > this.most) {
+      this.entries.length = this.most;
+      this.isAtEnd = false;
+    }
+  }
+
+  /**
+   * Newer messages come behind the last. With `trim` the oldest ones go where there are too many.
+   *
+   * @param {MessageEvent[]} events @param {boolean} isEnd whether nothing comes behind them
+   */
+  append(events, isEnd, trim = true) {
+    for (const event of events) this.put(event, true);
+    this.isAtEnd = isEnd;
+    if (trim) this.trimStart();
+  }
+
+  /**
+   * One message as it comes. It replaces the one it has grown from; one behind the end of the window is only counted.
+   *
+   * @param {MessageEvent} event @returns {"added" | "replaced" | "beyond"}
+   */
+  put(event, isNext = this.isAtEnd) {
+    const entry = entryOf(event);
+    this.newestSeq = Math.max(this.newestSeq, entry.seq);
+    const at = this.entries.findLastIndex(({ id }) => id === entry.id);
+    if (at >= 0) {
+      this.entries[at] = entry;
+      return "replaced";
+    }
+    if (!isNext) return "beyond";
+    const behind = this.entries.findLastIndex(({ seq }) => seq <= entry.seq);
+    this.entries.splice(behind + 1, 0, entry);
+    return "added";
+  }
+
+  /** Lets the oldest messages go that are too many. Returns whether there were any. */
+  trimStart() {
+    const over = this.entries.length - this.most;
+    if (over <= 0) return false;
+    const gone = this.entries.splice(0, over);
+    this.olderCursor = gone.at(-1)?.cursor ?? this.olderCursor;
+    return true;
+  }
+
+  get lastSeq() {
+    return this.entries.at(-1)?.seq ?? 0;
+  }
+
+  /** @param {HistoryPage} page */
+  note(page) {
+    for (const run of page.runs ?? []) this.runs.set(run.runId, run);
+    for (const marker of page.markers ?? []) this.markers.set(marker.seq, marker);
+    for (const { seq, files } of page.attachments ?? []) this.files.set(seq, files);
+  }
+}
+
+/** @param {HistoryPage} page @returns {Entry[]} */
+export function entriesOf(page) {
+  return page.messages.map((message, at) => {
+    const { id, seq = 0, cursor = "", timestamp } = page.positions[at] ?? {};
+    return entryOf({ message, messageId: id ?? null, seq, cursor, ...(timestamp !== undefined && { timestamp }) });
+  });
+}
+
+/** @param {MessageEvent} event @returns {Entry} */
+function entryOf({ messageId, seq, cursor, message, timestamp }) {
+  return { id: messageId || `seq ${seq}`, seq, cursor, message, at: timeOf(message, timestamp) };
+}
