@@ -101,6 +101,11 @@ class EventFiles:
             self._newest_row, self._known = newest, present
         return [f"{self.name}/{session_id}" for session_id in sorted(changed)]
 
+    def is_kept(self, place: str) -> bool:
+        """Whether it is put together just now, so that opening it reads no more than what is new."""
+        with self._lock:
+            return self._kept.find(place.removeprefix(f"{self.name}/")) is not None
+
     def close(self) -> None:
         """Forget what was put together."""
         with self._lock:

@@ -105,6 +105,18 @@ def shown(reader: Reader) -> list[tuple[int, str]]:
     return [(event.seq, describe_message(event.message)) for event in reader.events if isinstance(event, MessageEvent)]
 
 
+async def test_a_session_that_somebody_wants_to_read_is_put_together_before_it_is_opened_on_the_loop(
+    followed: FollowedSources, program: Program
+) -> None:
+    session = followed.parts.session(f"opencode:{program.id_of('count birds')}")
+    files = session.folder.made
+    assert isinstance(files, EventFiles)
+    files.close()  # as when others were read since
+    assert not files.is_kept(session.place)
+    await followed.sources.complete(session)
+    assert files.is_kept(session.place)
+
+
 async def test_the_sessions_of_the_database_have_rows_and_histories(
     followed: FollowedSources, program: Program
 ) -> None:
