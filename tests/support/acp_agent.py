@@ -8,8 +8,10 @@ it gets is a line of `frames.jsonl` in its working folder.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -244,6 +246,38 @@ def act_token(session: str) -> None:
     env = {one["name"]: one["value"] for one in server["env"]}
     with open(env["SESSIOND_TOKEN_FILE"]) as file:
         say(session, f"token {file.read()} of {os.path.basename(env['SESSIOND_TOKEN_FILE'])}")
+
+
+tool_servers: dict[str, Any] = {}
+
+
+def act_mcp(session: str, tool: str, *arguments: str) -> None:
+    """Call a tool of the session's MCP server, which is started once and kept."""
+    if session not in tool_servers:
+        (server,) = servers[session]
+        env = {one["name"]: one["value"] for one in server["env"]}
+        words = [server["command"], *server["args"]]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        tool_servers[session] = subprocess.Popen(words, env={**os.environ, **env}, text=True, **pipes)
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "by-hand", "version": "1"}}
+        ask_server(session, "initialize", hello)
+    result = ask_server(session, "tools/call", {"name": tool, "arguments": json.loads(" ".join(arguments) or "{}")})
+    say(session, result["content"][0]["text"])
+
+
+def ask_server(session: str, method: str, params: dict[str, Any]) -> Any:
+    server = tool_servers[session]
+    server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}) + "\n")
+    server.stdin.flush()
+    while (answer := json.loads(server.stdout.readline())).get("id") != method:
+        pass
+    return answer["result"]
+
+
+def act_files(session: str) -> None:
+    """The files that came with the task."""
+    found = glob.glob(os.path.join(folders[session], ".openclaw", "attachments", "*", "*.txt"))
+    say(session, "files: " + ", ".join(f"{os.path.basename(path)} {open(path).read()}" for path in sorted(found)))  # noqa: SIM115
 
 
 def act_big(session: str, size: str) -> None:
