@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,6 +15,7 @@ import trio
 T = TypeVar("T")
 # `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
+_PAUSE_S = 0.0003
 
 
 async def run_in_thread(
@@ -43,6 +45,15 @@ def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
     Trio's default, 40 threads for everything, is used up by forty long reads.
     """
     return partial(run_in_thread, limiter=trio.CapacityLimiter(most))
+
+
+def let_others_run() -> None:
+    """Give up the interpreter for a moment. For worker threads.
+
+    A thread of Python code gives it up only after 5 ms by itself, and a read from the page cache is too short for
+    another thread to take it.
+    """
+    time.sleep(_PAUSE_S)  # noqa: TID251 - in a thread, whose purpose it is that the event loop need not wait
 
 
 @asynccontextmanager

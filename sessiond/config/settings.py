@@ -237,6 +237,13 @@ class AcpConfig(Table, frozen=True):
     default_agent: AgentId | None = None
 
 
+class SearchConfig(Table, frozen=True):
+    """The index that makes searches quick. `budget` is how much of a core building it may take."""
+
+    index: bool = True
+    budget: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+
+
 class Config(Table, frozen=True):
     """The whole configuration. `Config()` is that of an empty file."""
 
@@ -251,6 +258,7 @@ class Config(Table, frozen=True):
     watch: WatchConfig = WatchConfig()
     delivery: DeliveryConfig = DeliveryConfig()
     sources: SourcesConfig = SourcesConfig()
+    search: SearchConfig = SearchConfig()
     acp: AcpConfig = AcpConfig()
 
     def default_agent(self) -> str:

@@ -53,6 +53,7 @@ from sessiond.subagents.announce import Announcer
 from sessiond.subagents.archive import ArchiveSweep
 from sessiond.subagents.spawn import Spawner
 from sessiond.transports.active_connections import ActiveConnections
+from sessiond.trigrams.index import TrigramIndex
 
 log = structlog.get_logger("sessiond")
 
@@ -175,6 +176,7 @@ async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nu
     await background.start(parts.outbox.run)
     background.start_soon(parts.archive.run)
     background.start_soon(parts.sources.run)
+    background.start_soon(parts.search_index.run)
     parts.services.loaded.set()
 
 
@@ -257,6 +259,7 @@ class _Parts:
         )
         self.saver = IndexSaver(store, self.feed, clock)
         self.sources = Sources(store, self.feed, lambda: self.config().sources, environ=environ, kind=_backend(config))
+        self.search_index = TrigramIndex(store, lambda: self.config().search, is_settled=self._knows_all_sessions)
         self.session_changes = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
         self.continuations = Continuations(
             self.session_changes, self.config, complete=self.sources.complete, environ=environ
@@ -291,6 +294,9 @@ class _Parts:
     def follow_ups(self) -> tuple[Announcer, ReplyBack]:
         """The parts that continue after the end of a run and after a restart. Each ignores runs of others."""
         return self.announcer, self.conversations
+
+    def _knows_all_sessions(self) -> bool:
+        return self.sources.listed.is_set() and not self.sources.partial_count
 
     def _is_live(self, run_id: str) -> bool:
         return run_id in self.supervisor.registry.live
@@ -375,6 +381,7 @@ class _Parts:
             last_save=lambda: self.saver.last_save_ms,
             discover=_openrpc,
             sources=self.sources,
+            search_index=self.search_index,
         )
 
     async def recover(self) -> None:

@@ -218,6 +218,7 @@ class _DaemonProcess:
             app.services.supervisor.agents_changed()
             app.services.outbox.make_due()
             app.services.sources.reconfigure()
+            app.services.search_index.reconfigure()
             log.info("configuration reloaded")
         app.services.reloaded_ms = app.services.clock.wall_ms()
         if is_told:

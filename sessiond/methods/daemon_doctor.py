@@ -55,6 +55,7 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
 
     steps = doctor.inspect(services.store.root_fd, services.clock.wall_ms(), services.store.record_limit, entry_of)
     await services.time_slicer.run(_collect(steps, findings))
+    findings += services.search_index.findings()
     return DaemonDoctorResult(findings=findings)
 
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 from sessiond.errors import Forbidden
 from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
+
+
+class SearchStatus(Result, frozen=True, kw_only=True):
+    """The index that makes searches quick."""
+
+    state: Annotated[
+        Literal["ready", "building", "off", "unsupported"],
+        says("`ready`; `building`: it has not everything yet; `off` by configuration; `unsupported` by this SQLite."),
+    ]
+    indexed_bytes: Annotated[int, says("How many bytes of transcripts it has.")]
+    total_bytes: Annotated[int, says("How many bytes of transcripts there are.")]
 
 
 class DaemonStatusResult(Result, frozen=True, kw_only=True):
@@ -31,6 +42,7 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
     reloaded_at: Annotated[
         int | None, says("When the configuration file was last reloaded, in milliseconds since 1970.")
     ] = None
+    search: Annotated[SearchStatus, says("The index of searches.")]
     loading: Annotated[
         bool, says("Whether it still reads the store; calls that need the sessions wait. Absent if it does not.")
     ] = False
@@ -41,6 +53,7 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
 
 def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG001
     services = ctx.services
+    index = services.search_index.status
     # It counts all sessions and names the path of the store.
     if not services.sight_of(ctx.caller).unlimited:
         raise Forbidden("`daemon.status` is for the owner: this token is narrowed to sessions of its own.")
@@ -60,6 +73,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         watcher=services.feed.backend,
         reload_problem=services.reload_problem,
         reloaded_at=services.reloaded_ms,
+        search=SearchStatus(state=index.state, indexed_bytes=index.indexed_bytes, total_bytes=index.total_bytes),
         loading=not services.loaded.is_set(),
         listing=not services.sources.listed.is_set(),
     )

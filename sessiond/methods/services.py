@@ -51,7 +51,7 @@ from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
 from sessiond.store.workspace import default_workspace
 from sessiond.subagents.spawn import Spawner
-from sessiond.trigrams.narrowing import NO_INDEX, SearchIndex
+from sessiond.trigrams.index import TrigramIndex
 
 if TYPE_CHECKING:
     from sessiond.auth.tokenlog import TokenRow
@@ -93,8 +93,8 @@ class Services:
     outbox: Outbox
     discover: Callable[[], msgspec.Raw]
     sources: Sources
+    search_index: TrigramIndex
     document: msgspec.Raw | None = None  # the result of `discover`, cached
-    search_index: SearchIndex = NO_INDEX
     time_slicer: TimeSlicer = field(default_factory=TimeSlicer)
     # A slicer of its own, so that masking and searches do not wait for each other.
     masking: TimeSlicer = field(default_factory=TimeSlicer)

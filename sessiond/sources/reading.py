@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterator
 
 import msgspec
@@ -26,14 +25,13 @@ from sessiond.sources.finder import BadName, FoundFile, SourceFinder
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
+from sessiond.tasks import let_others_run
 
 # So much of each end of a file is read for its row until the file is folded whole; shorter files are folded at once.
 END_BYTES = 48 * 1024
 BLOCK_BYTES = 32 * 1024
-# Folding so much takes about a millisecond. Then others have their turn: a thread of Python code gives up the
-# interpreter only after 5 ms by itself, and a read from the page cache is too short for another to take it.
+# Folding so much takes about a millisecond. Then others have their turn.
 PIECE_BYTES = 32 * 1024
-_PAUSE_S = 0.0003
 
 
 # The size of a file in memory that was not put together yet.
@@ -202,11 +200,6 @@ class FileReader:
 
     def _lines(self, fd: int, begin: int, stop: int) -> Iterator[transcript.Line]:
         return transcript.read_lines(fd, begin, self._limit, dialect=self._dialect, stop=stop, block=BLOCK_BYTES)
-
-
-def let_others_run() -> None:
-    """Give up the interpreter for a moment. For worker threads."""
-    time.sleep(_PAUSE_S)  # noqa: TID251 - in a thread, whose purpose it is that the event loop need not wait
 
 
 def begin_again(entry: Entry) -> Entry:

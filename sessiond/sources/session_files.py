@@ -26,7 +26,7 @@ from sessiond.sources.snapshot import Snapshot
 from sessiond.sources.unpacking import can_unpack
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.folding import Advance
-from sessiond.tasks import RunSync
+from sessiond.tasks import RunSync, let_others_run
 
 # A new file of this size at most is published message by message; a longer one was copied, and is folded first.
 _PUBLISHED_BYTES = 1024 * 1024
@@ -313,7 +313,7 @@ class SessionFiles:
             entry = self.read_known(root, file, saved)
             entries.append(entry)
             if entry is not saved:  # a known one takes microseconds
-                reading.let_others_run()
+                let_others_run()
         return entries
 
     def read_known(self, root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | OSError | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from sortedcontainers import SortedList
 
@@ -20,6 +20,16 @@ from sessiond.store.foreign import ForeignKeys, NativeIds
 from sessiond.store.session import CurrentTexts, Remnant, Session
 
 __all__ = ["Catalog", "CurrentTexts", "Folder", "Remnant", "Session"]
+
+
+class CatalogWatcher(Protocol):
+    """Who is told what happens to sessions that are not loaded at the start. Called on the event loop."""
+
+    def entry_changed(self, session: Session) -> None:
+        """A session was added, or its entry changed."""
+
+    def session_removed(self, session: Session) -> None:
+        """A session is gone."""
 
 
 class Catalog:
@@ -44,6 +54,7 @@ class Catalog:
         self.claims: dict[tuple[str, str, str], str] = {}
         self.foreign = ForeignKeys[Session]()
         self.natives = NativeIds[Session]()
+        self.watcher: CatalogWatcher | None = None
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -73,6 +84,8 @@ class Catalog:
         elif self._claim(session):
             self._index(session)
             self._order.add(session.order)
+        if self.watcher is not None:
+            self.watcher.entry_changed(session)
 
     def _claim_distinct(self, sessions: list[Session]) -> bool:
         """Register the sessions at once; False, and none of them, where any two have a key or an id in common."""
@@ -127,6 +140,8 @@ class Catalog:
             if self.by_key.get(session.key) is session:
                 self._unindex_foreign(session.key)
             return
+        if self.watcher is not None:
+            self.watcher.session_removed(session)
         if self.by_id.get(session.session_id) is session:
             del self.by_id[session.session_id]
         self._drop(self._archived, session.key, session)
@@ -151,6 +166,8 @@ class Catalog:
         if known is not None:
             self.foreign.drop(key)
             self._unindex(known)
+            if self.watcher is not None:
+                self.watcher.session_removed(known)
 
     def every(self) -> Iterator[Session]:
         """Every session: live, archived and superseded ones, and those of other programs."""
@@ -185,6 +202,8 @@ class Catalog:
             self._unsettled.pop(session, None)
         elif self._is_found(session):
             self._unsettled[session] = None
+        if self.watcher is not None and self.has(session):
+            self.watcher.entry_changed(session)
         if not session.is_ordered:
             return
         self.corrupt_records += entry.corrupt_records - old.corrupt_records

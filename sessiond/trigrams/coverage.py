@@ -1,0 +1,208 @@
+"""Which transcripts are indexed, up to where, and which of them have to be read next. Lives on the event loop.
+
+Reads no files. Knows entries: an entry says how a file was when the fold read it, and what is indexed is as of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from sessiond.model.entry import FileFacts
+from sessiond.store.catalog import Session
+from sessiond.store.folder import Folder
+from sessiond.trigrams.rows import FileRow
+
+# What is shorter is looked through in a moment. It is indexed when nothing was added for a while: a block for each
+# message would make the index as large as the text.
+TAIL_BYTES = 64 * 1024
+REST_S = 60.0
+# A new session that is longer was found, and not begun just now.
+_FOUND_BYTES = 4 * 1024
+# So many files are indexed in one go.
+_MOST_JOBS = 64
+
+
+class IndexedFile(msgspec.Struct, frozen=True, gc=False):
+    """What is indexed of a session's file: up to `indexed_to`, `chars` of text, under `file_id` (0: nothing).
+
+    The others are how the file was when that was known last.
+    """
+
+    file_id: int
+    indexed_to: int
+    chars: int
+    epoch: int
+    inode: int
+    bytes: int
+    mtime_ns: int
+    folded_to: int
+
+
+class IndexJob(msgspec.Struct, frozen=True, gc=False):
+    """A file to be indexed up to where its entry is. `is_doubted`: what is indexed of it is not to be used."""
+
+    session: Session
+    folder: Folder
+    file_name: str
+    path: str
+    facts: FileFacts
+    epoch: int
+    is_doubted: bool
+
+
+class Coverage:
+    """What one database has of all sessions. `due` are to be read as soon as there is time."""
+
+    def __init__(self, rows: Iterable[FileRow] = ()) -> None:
+        """`rows` are the files that the database has."""
+        self._rows = {row.name: row for row in rows}
+        self.due: dict[Session, None] = {}
+        self.total_bytes = self.indexed_bytes = self.chars = 0
+        self._known: dict[Session, IndexedFile] = {}
+        self._doubted: dict[Session, None] = {}
+        # When what was added to a session is indexed, the next one first.
+        self._resting: dict[Session, float] = {}
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next session has rested; None where none does."""
+        return next(iter(self._resting.values()), None)
+
+    def note(self, session: Session, now: float) -> bool:
+        """A session was added, or its entry changed. Whether something is to be done sooner than before."""
+        facts, known = session.entry.file, self._known.get(session)
+        if session.is_partial or not facts.inode:
+            self.drop(session)
+            return False
+        if known is None:
+            state = self._find_claimed(session)
+        elif _continues(known, session):
+            state = replace(known, bytes=facts.bytes, mtime_ns=facts.mtime_ns, folded_to=facts.folded_to)
+        else:
+            state = _begin(session)
+            self._doubted[session] = None
+        self._put(session, state)
+        missing = facts.folded_to - state.indexed_to
+        if not missing or session in self.due:
+            return False
+        if session in self._doubted or missing >= (_FOUND_BYTES if known is None else TAIL_BYTES):
+            self._resting.pop(session, None)
+            self.due[session] = None
+            return True
+        return self._rest(session, now)
+
+    def forget_rows(self) -> None:
+        """All sessions were noted: what the database has of others is not waited for."""
+        self._rows = {}
+
+    def _find_claimed(self, session: Session) -> IndexedFile:
+        """What the database has of the file of a new session, where nothing happened to the file since."""
+        facts, state = session.entry.file, _begin(session)
+        row = self._rows.get(name_file(session, session.folder.identity[0], facts.inode)) if self._rows else None
+        is_same = row is not None and (row.indexed_to, row.checksum) == (facts.folded_to, facts.check)
+        if row is None or not is_same or (row.bytes, row.mtime_ns) != (facts.bytes, facts.mtime_ns):
+            return state
+        return replace(state, file_id=row.id, indexed_to=row.indexed_to, chars=row.chars)
+
+    def put_back(self, jobs: Iterable[IndexJob]) -> None:
+        """These were not done, or not all of them."""
+        for job in jobs:
+            known = self._known.get(job.session)
+            if known is not None and known.indexed_to < known.folded_to:
+                self.due[job.session] = None
+                if job.is_doubted and not known.indexed_to:
+                    self._doubted[job.session] = None
+
+    def rest(self, session: Session, now: float) -> None:
+        """Try it again later: its file could not be read just now."""
+        if session in self._known:
+            self._rest(session, now)
+
+    def _rest(self, session: Session, now: float) -> bool:
+        self._resting.pop(session, None)
+        self._resting[session] = now + REST_S
+        return len(self._resting) == 1
+
+    def drop(self, session: Session) -> None:
+        """The session is gone."""
+        for waiting in (self.due, self._resting, self._doubted):
+            waiting.pop(session, None)
+        known = self._known.pop(session, None)
+        if known is not None:
+            self._count(known, -1)
+
+    def take(self, now: float) -> list[IndexJob]:
+        """The files to be indexed next; none where nothing is due."""
+        while self._resting and next(iter(self._resting.values())) <= now:
+            session = next(iter(self._resting))
+            del self._resting[session]
+            self.due[session] = None
+        jobs: list[IndexJob] = []
+        while self.due and len(jobs) < _MOST_JOBS:
+            session = next(iter(self.due))
+            del self.due[session]
+            is_doubted = session in self._doubted
+            self._doubted.pop(session, None)
+            entry, path = session.entry, session.path
+            jobs.append(
+                IndexJob(session, session.folder, session.file_name, path, entry.file, session.epoch, is_doubted)
+            )
+        return jobs
+
+    def apply(self, job: IndexJob, row: FileRow) -> None:
+        """A file was indexed as far as `row` says, if it is still the same."""
+        session, known = job.session, self._known.get(job.session)
+        if known is None or session in self._doubted or (known.epoch, known.inode) != (job.epoch, job.facts.inode):
+            return
+        if row.indexed_to <= known.folded_to:
+            state = replace(known, file_id=row.id, indexed_to=row.indexed_to, chars=row.chars)
+            self._put(session, state)
+
+    def find_indexed(self, sessions: Iterable[Session]) -> dict[Session, IndexedFile]:
+        """What is indexed of these sessions, as far as it is as of their entries. May be called in any thread."""
+        found: dict[Session, IndexedFile] = {}
+        for session in sessions:
+            known = self._known.get(session)
+            if known is not None and known.file_id and _is_of(known, session):
+                found[session] = known
+        return found
+
+    def _put(self, session: Session, state: IndexedFile) -> None:
+        known = self._known.get(session)
+        if known is not None:
+            self._count(known, -1)
+        self._known[session] = state
+        self._count(state, 1)
+
+    def _count(self, known: IndexedFile, sign: int) -> None:
+        self.total_bytes += sign * known.folded_to
+        self.indexed_bytes += sign * known.indexed_to
+        self.chars += sign * known.chars
+
+
+def name_file(session: Session, device: int, inode: int) -> str:
+    """What a file is known by: wherever it is moved to, it is the same. One that is put together in memory is known by
+    its path.
+    """
+    return session.path if session.folder.made is not None else f"{device}:{inode}"
+
+
+def _begin(session: Session) -> IndexedFile:
+    facts = session.entry.file
+    return IndexedFile(0, 0, 0, session.epoch, facts.inode, facts.bytes, facts.mtime_ns, facts.folded_to)
+
+
+def _is_of(known: IndexedFile, session: Session) -> bool:
+    facts = session.entry.file
+    is_same = known.epoch == session.epoch and known.inode == facts.inode
+    return is_same and known.indexed_to <= facts.folded_to and known.bytes <= facts.bytes
+
+
+def _continues(known: IndexedFile, session: Session) -> bool:
+    """Whether the file has what it had, and perhaps more. One that was written to without growing is another."""
+    facts = session.entry.file
+    is_touched = facts.bytes == known.bytes and facts.mtime_ns != known.mtime_ns and session.folder.made is None
+    return _is_of(known, session) and not is_touched

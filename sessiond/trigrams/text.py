@@ -1,0 +1,41 @@
+"""How a text is put into the index, and which of its parts are looked up there. Pure.
+
+Text and query are changed in the same way, character by character, so that what is in the one is in the other. The
+rules are those of SQLite's tokenizer `trigram`, which takes every three characters in a row and stops at a NUL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+# A shorter text has no trigram.
+LEAST_QUERY_CHARS = 3
+# A query is at most so long when it was folded: only one letter becomes two. No more of one is looked up.
+MOST_QUERY_CHARS = 1024
+# More do not narrow further, and each takes as long to look up as the index has blocks.
+_MOST_TRIGRAMS = 24
+# A longer text is put into several rows, each of which begins with the end of the one before: no query is cut.
+_ROW_CHARS = 128 * 1024
+
+
+def make_storable(text: str) -> str:
+    """The text with other characters for those that SQLite does not take: NUL and lone surrogates."""
+    text = text.replace("\0", "\x01")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def cut_rows(text: str, row_chars: int = _ROW_CHARS) -> Iterator[str]:
+    """The text in pieces for one row each."""
+    for begin in range(0, max(len(text) - MOST_QUERY_CHARS, 1), row_chars):
+        yield text[begin : begin + row_chars + MOST_QUERY_CHARS]
+
+
+def match_expression(text: str) -> str | None:
+    """What a row that contains `text` (from `fold_case`) matches, in the language of FTS5. None if nothing is known."""
+    stored = make_storable(text[:MOST_QUERY_CHARS])
+    found = list(dict.fromkeys(stored[at : at + 3] for at in range(len(stored) - 2)))
+    if not found:
+        return None
+    if len(found) > _MOST_TRIGRAMS:
+        found = [found[at * len(found) // _MOST_TRIGRAMS] for at in range(_MOST_TRIGRAMS)]
+    return " AND ".join('"{}"'.format(trigram.replace('"', '""')) for trigram in found)
