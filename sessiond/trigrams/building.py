@@ -145,6 +145,6 @@ class IndexBuilder:
 def _holds(fd: int, job: IndexJob, row: FileRow) -> bool:
     """Whether the file still has what is indexed of it."""
     facts = job.facts
-    is_touched = row.bytes == facts.bytes and row.mtime_ns != facts.mtime_ns and job.folder.made is None
+    is_touched = row.bytes == facts.bytes and row.mtime_ns != facts.mtime_ns and not job.folder.makes(job.file_name)
     is_shorter = facts.bytes < row.bytes or facts.folded_to < row.indexed_to
     return not is_touched and not is_shorter and transcript.checksum(fd, row.indexed_to) == row.checksum

@@ -187,7 +187,7 @@ def name_file(session: Session, device: int, inode: int) -> str:
     """What a file is known by: wherever it is moved to, it is the same. One that is put together in memory is known by
     its path.
     """
-    return session.path if session.folder.made is not None else f"{device}:{inode}"
+    return session.path if session.folder.makes(session.file_name) else f"{device}:{inode}"
 
 
 def _begin(session: Session) -> IndexedFile:
@@ -204,5 +204,7 @@ def _is_of(known: IndexedFile, session: Session) -> bool:
 def _continues(known: IndexedFile, session: Session) -> bool:
     """Whether the file has what it had, and perhaps more. One that was written to without growing is another."""
     facts = session.entry.file
-    is_touched = facts.bytes == known.bytes and facts.mtime_ns != known.mtime_ns and session.folder.made is None
+    is_touched = (
+        facts.bytes == known.bytes and facts.mtime_ns != known.mtime_ns and not session.folder.makes(session.file_name)
+    )
     return _is_of(known, session) and not is_touched
