@@ -33,11 +33,19 @@ def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> li
         "agents": f"{', '.join(agents)} attached" if agents else None,
         "subscribers": status["subscribers"],
         "watcher": status.get("watcher"),
+        "search index": _describe_search(status.get("search") or {}),
         "index saved": ago(status.get("lastSaveAt"), present_ms) or "not yet",
         "dead letters": status["deadLetters"] or None,
         "corrupt records": status["corruptRecords"] or None,
     }
     return pairs(facts, on)
+
+
+def _describe_search(search: dict[str, Any]) -> str | None:
+    """Why a search may take its time; None where it does not."""
+    if search.get("state") == "building":
+        return f"{100 * search['indexedBytes'] // max(1, search['totalBytes'])} % done"
+    return "none, see sessiond doctor" if search.get("state") == "unsupported" else None
 
 
 def run(args: Args) -> None:
