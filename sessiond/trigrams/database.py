@@ -107,7 +107,7 @@ class IndexDatabase:
         self.name = name
         self._is_broken = self._is_stamped = self._is_closed = False
         with contextlib.ExitStack() as opened:
-            with _translated():
+            with _translate_errors():
                 self._folder_fd = os.dup(folder_fd)
                 opened.callback(os.close, self._folder_fd)
                 self._fd = dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_CREAT)
@@ -180,7 +180,7 @@ class IndexDatabase:
 
     def checkpoint(self) -> None:
         """Move the log into the database."""
-        with _translated():
+        with _translate_errors():
             try:
                 self._connection.execute("pragma wal_checkpoint(truncate)").fetchall()
                 (stamp,) = self._connection.execute("select value from about where name = 'stamp'").fetchone()
@@ -193,15 +193,15 @@ class IndexDatabase:
 
     def run(self, statement: str, *values: object) -> list[Any]:
         """The rows that a statement gives."""
-        with _translated():
+        with _translate_errors():
             return self._connection.execute(statement, values).fetchall()
 
     def put_about(self, **facts: object) -> None:
         """Set what it says about itself."""
-        with _translated():
+        with _translate_errors():
             self._connection.executemany("insert or replace into about values (?, ?)", facts.items())
 
-    def about(self, name: str) -> int:
+    def number_about(self, name: str) -> int:
         """A number that it says about itself."""
         ((value,),) = self.run("select value from about where name = ?", name)
         if not isinstance(value, int):
@@ -213,7 +213,7 @@ class IndexDatabase:
         if self._connection.in_transaction:
             return
         self.check_intact()
-        with _translated():
+        with _translate_errors():
             if self._is_closed:
                 # On disk before anything else is: what a power cut leaves then is known to be half written.
                 self._connection.execute("begin immediate")
@@ -226,7 +226,7 @@ class IndexDatabase:
 
     def commit(self) -> None:
         """Keep what the transaction did. After an error nothing of it is kept."""
-        with _translated():
+        with _translate_errors():
             self._commit()
             self._note()
         if self._noted[4] > _MOST_LOG_BYTES:
@@ -243,7 +243,7 @@ class IndexDatabase:
 
     def rollback(self) -> None:
         """Undo what the transaction did, if there is one."""
-        with _translated():
+        with _translate_errors():
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
 
@@ -259,12 +259,12 @@ class IndexDatabase:
             self.rollback()
             self.check_intact()
             if not self._is_closed:
-                with _translated():
+                with _translate_errors():
                     self._connection.execute("begin immediate")
                     self.put_about(isClosed=1)
                     self._commit()
                 self.checkpoint()
-                with _translated():
+                with _translate_errors():
                     os.fsync(self._fd)
             self._is_broken = True
 
@@ -291,7 +291,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Errors of SQLite and the kernel as IndexDoubt, or as IndexTrouble where they may pass."""
     try:
         yield

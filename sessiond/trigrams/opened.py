@@ -40,7 +40,7 @@ class OpenIndex:
         self.written_chars = 0
         if opened is not None:
             with opened.lock:
-                found, self.written_chars = rows.files(opened), opened.about("chars")
+                found, self.written_chars = rows.files(opened), opened.number_about("chars")
         self.coverage = Coverage(found)
 
     @property

@@ -118,7 +118,7 @@ def drop_block(database: IndexDatabase, block: StoredBlock) -> None:
 
 def note_written(database: IndexDatabase, chars: int) -> None:
     """Add to how many characters were written, whether they still count or not."""
-    database.put_about(chars=database.about("chars") + chars)
+    database.put_about(chars=database.number_about("chars") + chars)
 
 
 def find_blocks(database: IndexDatabase, expression: str) -> dict[int, list[CandidateBlock]] | None:
