@@ -107,6 +107,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "watch": {"backend": "auto"},
     "delivery": {"retrySeconds": [5, 10, 20, 60], "giveUpMinutes": 30},
     "sources": {"enabled": True, "keep": False, "claude": {}, "codex": {}, "gemini": {}, "pi": {}, "opencode": {}},
+    "search": {"index": True, "budget": 0.1},
     "acp": {},
 }
 # The defaults of a runtime with type = "acp".
