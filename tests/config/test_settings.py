@@ -204,6 +204,10 @@ startSeconds = 0.5
 graceSeconds = 0
 authenticate = "api-key"
 
+[search]
+index = false
+budget = 0.5
+
 [acp]
 defaultAgent = "acp-1"
 
