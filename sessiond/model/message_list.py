@@ -80,6 +80,8 @@ def state_of(entry: Entry) -> ListState:
 
 def fold_listed(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
     """As `fold_foreign`, where the lines change a list of messages."""
+    if record.message is None and not record.more and not record.replaces and record.marker is None:
+        return fold_foreign(entry, record, offset, mtime_ms)
     before = entry.source.opened if entry.source is not None else None
     state, change = apply_line(state_of(entry), record)
     for one in (record, *record.more):

@@ -277,9 +277,7 @@ ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["id", "text", "type"]), inner),
     max_leaves=4,
 )
-BLOCK = st.dictionaries(
-    st.sampled_from(["text", "thinking", "id", "name", "arguments", "data", "mimeType"]), ANY
-)
+BLOCK = st.dictionaries(st.sampled_from(["text", "thinking", "id", "name", "arguments", "data", "mimeType"]), ANY)
 KIND = st.sampled_from(["text", "thinking", "toolCall", "image", "x"])
 BLOCK = st.builds(lambda kind, rest: {**rest, "type": kind}, KIND, BLOCK)
 MESSAGE = st.fixed_dictionaries(

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from agentsview import Agentsview, installed_agentsview
 from bar_measures import MS, InstalledDaemon, call_on, daemon_wire, inject, request, round_trip
-from source_corpus import Corpus, claude_file, make_corpus, session_id
+from support.foreign_corpus import Corpus, claude_file, session_id, write_corpus
 from support.real_daemon import Daemon
 
 _OWN = "agent:main:own"
@@ -339,7 +339,7 @@ def main() -> None:
     held = True
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bars-")))
-        corpus = make_corpus(folder / "home", given.sessions, given.megabytes)
+        corpus = write_corpus(folder / "home", given.sessions, given.megabytes)
         print(f"{len(corpus.files):,} sessions, {corpus.bytes / 1e6:,.0f} MB", flush=True)
         other = Other()
         program = None if given.alone else stack.enter_context(installed_agentsview())

@@ -1,208 +1,149 @@
-"""A corpus of other programs' sessions for tests and benchmarks: the same bytes for the same numbers, each time.
+"""Sessions of other programs by the thousand, made of turns of the real ones in tests/golden/sources.
 
-Of the shape that real ones have: nine tenths of a Claude file are bookkeeping, sizes are very unequal, most are
-old. `python tests/support/foreign_corpus.py HOME 2000 2000` writes 2,000 sessions of 2,000 MB below HOME.
+Nine tenths of what Claude Code writes are no messages: requests, their shapes, attachments. So it is here. The same
+bytes for the same numbers: `python tests/support/foreign_corpus.py HOME 2000 2000` writes 2,000 sessions of 2,000 MB.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import random
+import re
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-_WORDS = (
-    *("the", "daemon", "reads", "a", "file", "and", "follows", "it", "until", "somebody"),
-    *("asks", "what", "was", "said", "about", "tests", "folders"),
-)
-# The share of each program, and of the bytes of a session.
-_PROGRAMS = ("claude", "claude", "claude", "codex", "codex", "gemini", "pi")
-_BEGAN_S = 1_750_000_000
+GOLDEN = Path(__file__).parents[1] / "golden" / "sources"
+# The time of the newest file, and between two.
+_NEWEST_S = 1_795_000_000
+_APART_S = 600
+_UUID = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+# Ids in turns of all programs: a number of the turn is put in them, so that none occurs twice.
+_CALL = re.compile(rb"\b(msg|toolu|call|fc|rs|req)_(?=[0-9])")
+_SESSION, _TURN, _BEFORE = b"@SESSION@", b"@TURN@", b"@BEFORE@"
+_BLOB_BYTES = 55_000
 
 
-def write_corpus(home: Path, sessions: int, megabytes: float, *, seed: int = 1) -> dict[str, list[Path]]:
-    """Write the corpus below `home`; the files by program."""
-    rng = random.Random(seed)
-    weights = [rng.paretovariate(1.2) for _ in range(sessions)]
-    unit = megabytes * 1e6 / sum(weights)
-    written: dict[str, list[Path]] = {}
-    for number, weight in enumerate(weights):
-        program = _PROGRAMS[number % len(_PROGRAMS)]
-        began_s = _BEGAN_S + number * 3600
-        path, lines = _WRITERS[program](home, rng, number, began_s)
+class Corpus(NamedTuple):
+    """What was made: the home, and how much of it."""
+
+    home: Path
+    files: list[Path]
+    bytes: int
+
+
+class _Program(NamedTuple):
+    """How files of a program look: the path by number and id, the lines at the head, those of a turn."""
+
+    place: Callable[[int, str], str]
+    head: bytes
+    turn: bytes
+    last: bytes = b""
+
+
+def session_id(number: int) -> str:
+    return f"{number:08x}-1111-4222-8333-0123456789ab"
+
+
+def _lines(name: str) -> list[bytes]:
+    return (GOLDEN / name).read_bytes().splitlines(keepends=True)
+
+
+def _with_ids(data: bytes, session: bytes) -> bytes:
+    """Lines in which the ids of the session and of the turn can be filled in."""
+    data = data.replace(session, _SESSION)
+    data = _UUID.sub(lambda found: _TURN + found[1], data)
+    return _CALL.sub(lambda found: found[1] + b"_" + _TURN, data)
+
+
+def _claude() -> _Program:
+    lines = _lines("claude/2.1.330/tools.jsonl")
+    session = b"b1511287-17e3-4067-9652-8b78876d0462"
+    blob = b'{"type":"api-request-blob","sessionId":"%s","hash":"a1","message":{"role":"fill","content":"%s"}}\n'
+    lines.insert(20, blob % (session, b'filler \\"text\\" ' * (_BLOB_BYTES // 16)))
+    turn = _with_ids(b"".join(lines), session).replace(b'"parentUuid":null', b'"parentUuid":' + _BEFORE, 1)
+    last = re.findall(rb'"uuid":"@TURN@([^"]+)"', turn)[-1]
+    return _Program(lambda n, name: f".claude/projects/-home-me-p{n % 40}/{name}.jsonl", b"", turn, last)
+
+
+def _codex() -> _Program:
+    lines = _lines("codex/0.169.0/tools.jsonl")
+    session = b"01a203f8-e32f-7b41-b278-a90fce7a79b2"
+    return _Program(
+        lambda n, name: f".codex/sessions/2026/01/{n % 28 + 1:02d}/rollout-2026-01-01T00-00-00-{name}.jsonl",
+        _with_ids(lines[0], session),
+        _with_ids(b"".join(lines[1:]), session),
+    )
+
+
+def _gemini() -> _Program:
+    lines = _lines("gemini/tool.jsonl")
+    session = b"92c563ea-6120-442e-84b6-a1a044307c3d"
+    return _Program(
+        lambda n, name: f".gemini/tmp/p{n % 5}/chats/session-2026-01-01T00-00-{name[:8]}.jsonl",
+        _with_ids(b"".join(lines[:2]), session),
+        _with_ids(b"".join(lines[2:]), session),
+    )
+
+
+def _pi() -> _Program:
+    lines = _lines("pi/session.jsonl")
+    session = b"01a203e7-91ca-76e1-93b0-6b50b5beb6be"
+    turn = re.sub(rb'"(id|parentId)":"[0-9a-f]{4}([0-9a-f]{4})"', rb'"\1":"%s\2"' % _TURN, b"".join(lines[4:8]))
+    return _Program(
+        lambda n, name: f".pi/agent/sessions/-home-me-p{n % 5}/2026-01-01T00-00-00-000Z_{name}.jsonl",
+        _with_ids(b"".join(lines[:4]), session),
+        _with_ids(turn, session),
+    )
+
+
+def make_turns(program: _Program, number: int, size: int) -> bytes:
+    """The bytes of a session of about that size; of one turn at least."""
+    name = session_id(number).encode()
+    pieces = [program.head.replace(_SESSION, name).replace(_TURN, b"%08x" % number)]
+    total, count, before = len(pieces[0]), 0, b"null"
+    turn = program.turn.replace(_SESSION, name)
+    while total < size or not count:
+        ids = b"%04x%04x" % (number, count)
+        pieces.append(turn.replace(_TURN, ids).replace(_BEFORE, before))
+        before = b'"' + ids + program.last + b'"'
+        total += len(pieces[-1])
+        count += 1
+    return b"".join(pieces)
+
+
+def claude_file(home: Path, number: int, megabytes: float) -> Path:
+    """One session of Claude Code of about that size."""
+    program = _claude()
+    path = home / program.place(number, session_id(number))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        step = make_turns(program, number, 4_000_000)
+        while file.tell() < megabytes * 1e6:
+            file.write(step if megabytes > 4 else make_turns(program, number, int(megabytes * 1e6)))
+    return path
+
+
+def write_corpus(home: Path, sessions: int, megabytes: float, *, first: int = 0) -> Corpus:
+    """So many sessions of so many bytes in all, with the ids from `first` on: eight of ten of Claude Code, a few many
+    times longer than most, none shorter than a turn.
+    """
+    programs = [_claude(), _codex(), _gemini(), _pi()] + [_claude()] * 8 + [_codex()] + [_claude()] * 7
+    weights = [3.0 ** (number * 7 % 11 - 5) for number in range(sessions)]
+    mean = megabytes * 1e6 / sum(weights)
+    files, total = [], 0
+    for number, weight in enumerate(weights, first):
+        program = programs[number % len(programs)]
+        path = home / program.place(number, session_id(number))
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, lines, int(weight * unit))
-        os.utime(path, (began_s + 600, began_s + 600))
-        written.setdefault(program, []).append(path)
-    return written
+        data = make_turns(program, number, int(weight * mean))
+        path.write_bytes(data)
+        moment = _NEWEST_S - number * _APART_S
+        os.utime(path, (moment, moment))
+        files.append(path)
+        total += len(data)
+    return Corpus(home, files, total)
 
-
-def _write(path: Path, lines: Iterator[dict[str, Any]], size: int) -> None:
-    with path.open("wb", buffering=1 << 20) as file:
-        for line in lines:
-            file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-            if file.tell() >= size:
-                return
-
-
-def _uuid(rng: random.Random) -> str:
-    text = f"{rng.getrandbits(128):032x}"
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
-
-
-def _text(rng: random.Random, words: int) -> str:
-    return " ".join(rng.choices(_WORDS, k=words))
-
-
-def _stamp(began_s: int, turn: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(began_s + turn))
-
-
-def _claude(home: Path, rng: random.Random, number: int, began_s: int) -> tuple[Path, Iterator[dict[str, Any]]]:
-    native_id = _uuid(rng)
-    cwd = f"/home/me/work{number % 20}"
-    filler = "x" * 40_000
-
-    def lines() -> Iterator[dict[str, Any]]:
-        turn = 0
-        while True:
-            turn += 1
-            shared = {"uuid": _uuid(rng), "sessionId": native_id, "timestamp": _stamp(began_s, turn), "cwd": cwd}
-            yield {
-                "type": "user",
-                **shared,
-                "userType": "external",
-                "message": {"role": "user", "content": _text(rng, 30)},
-            }
-            yield {"type": "api-request-blob", **shared, "blob": filler}
-            call, message_id = _uuid(rng), f"msg_{_uuid(rng)}"
-            usage = {"input_tokens": 100, "output_tokens": 50, "cache_read_input_tokens": 1000}
-            for block in (
-                {"type": "thinking", "thinking": _text(rng, 60), "signature": "s"},
-                {"type": "text", "text": _text(rng, 120)},
-                {"type": "tool_use", "id": call, "name": "Read", "input": {"path": cwd}},
-            ):
-                message = {
-                    "id": message_id,
-                    "model": "claude-sonnet-4-5",
-                    "role": "assistant",
-                    "content": [block],
-                    "usage": usage,
-                }
-                yield {"type": "assistant", **shared, "requestId": "r", "message": message}
-            result = [{"type": "tool_result", "tool_use_id": call, "content": _text(rng, 200)}]
-            yield {"type": "user", **shared, "message": {"role": "user", "content": result}, "toolUseResult": {}}
-            yield {"type": "attachment", **shared, "attachment": {"type": "prompt_snapshot", "text": filler[:20_000]}}
-
-    return home / ".claude" / "projects" / cwd.replace("/", "-") / f"{native_id}.jsonl", lines()
-
-
-def _codex(home: Path, rng: random.Random, number: int, began_s: int) -> tuple[Path, Iterator[dict[str, Any]]]:
-    native_id, cwd = _uuid(rng), f"/home/me/work{number % 20}"
-
-    def lines() -> Iterator[dict[str, Any]]:
-        meta = {"id": native_id, "cwd": cwd, "timestamp": _stamp(began_s, 0), "base_instructions": "x" * 20_000}
-        yield {"timestamp": _stamp(began_s, 0), "type": "session_meta", "payload": meta}
-        turn = 0
-        while True:
-            turn += 1
-            stamp = _stamp(began_s, turn)
-            yield {"timestamp": stamp, "type": "turn_context", "payload": {"cwd": cwd, "model": "gpt-5"}}
-            for role, kind, words in (("user", "input_text", 30), ("assistant", "output_text", 150)):
-                content = [{"type": kind, "text": _text(rng, words)}]
-                yield {
-                    "timestamp": stamp,
-                    "type": "response_item",
-                    "payload": {"type": "message", "role": role, "content": content},
-                }
-            call = _uuid(rng)
-            arguments = json.dumps({"command": ["ls", cwd]})
-            yield {
-                "timestamp": stamp,
-                "type": "response_item",
-                "payload": {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": call},
-            }
-            yield {
-                "timestamp": stamp,
-                "type": "response_item",
-                "payload": {"type": "function_call_output", "call_id": call, "output": _text(rng, 400)},
-            }
-            yield {
-                "timestamp": stamp,
-                "type": "event_msg",
-                "payload": {"type": "token_count", "info": {"total_token_usage": {"input_tokens": turn}}},
-            }
-
-    day = f"2025/{1 + number % 12:02d}/{1 + number % 28:02d}"
-    name = f"rollout-{day.replace('/', '-')}T03-04-05-{native_id}.jsonl"
-    return home / ".codex" / "sessions" / day / name, lines()
-
-
-def _gemini(home: Path, rng: random.Random, number: int, began_s: int) -> tuple[Path, Iterator[dict[str, Any]]]:
-    native_id = _uuid(rng)
-
-    def lines() -> Iterator[dict[str, Any]]:
-        yield {"sessionId": native_id, "projectHash": "h", "startTime": _stamp(began_s, 0), "kind": "main"}
-        turn = 0
-        while True:
-            turn += 1
-            stamp = _stamp(began_s, turn)
-            yield {"id": _uuid(rng), "timestamp": stamp, "type": "user", "content": [{"text": _text(rng, 30)}]}
-            answer = {
-                "id": _uuid(rng),
-                "timestamp": stamp,
-                "type": "gemini",
-                "content": _text(rng, 150),
-                "model": "gemini-2.5",
-            }
-            yield answer
-            call = {
-                "id": _uuid(rng),
-                "name": "ls",
-                "args": {},
-                "result": [{"text": _text(rng, 200)}],
-                "status": "success",
-            }
-            yield answer | {"toolCalls": [call], "tokens": {"input": 10, "output": 5, "total": 15}}
-
-    name = f"session-2025-01-02T03-04-{native_id[:8]}.jsonl"
-    return home / ".gemini" / "tmp" / f"work{number % 20}" / "chats" / name, lines()
-
-
-def _pi(home: Path, rng: random.Random, number: int, began_s: int) -> tuple[Path, Iterator[dict[str, Any]]]:
-    native_id, cwd = _uuid(rng), f"/home/me/work{number % 20}"
-
-    def lines() -> Iterator[dict[str, Any]]:
-        yield {"type": "session", "version": 3, "id": native_id, "timestamp": _stamp(began_s, 0), "cwd": cwd}
-        turn = 0
-        while True:
-            turn += 1
-            for role, words in (("user", 30), ("assistant", 150)):
-                message = {
-                    "role": role,
-                    "content": [{"type": "text", "text": _text(rng, words)}],
-                    "timestamp": began_s * 1000,
-                }
-                yield {
-                    "type": "message",
-                    "id": f"{rng.getrandbits(32):08x}",
-                    "timestamp": _stamp(began_s, turn),
-                    "message": message,
-                }
-
-    return home / ".pi" / "agent" / "sessions" / f"--home-me-work{number % 20}--" / f"2025_{native_id}.jsonl", lines()
-
-
-_WRITERS: dict[str, Callable[[Path, random.Random, int, int], tuple[Path, Iterator[dict[str, Any]]]]] = {
-    "claude": _claude,
-    "codex": _codex,
-    "gemini": _gemini,
-    "pi": _pi,
-}
 
 if __name__ == "__main__":
     write_corpus(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -44,13 +44,12 @@ def wait_whole(daemon: Daemon, count: int) -> None:
 def test_no_file_of_another_program_is_written_and_no_credential_is_opened(daemon: Daemon, tmp_path: Path) -> None:
     if subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode:
         pytest.skip("strace cannot trace here")
-    written = write_corpus(tmp_path, 14, 1)
+    files = write_corpus(tmp_path, 14, 1).files
     roots = [tmp_path / name for name in (".claude", ".codex", ".gemini", ".pi")]
     for root in roots:
         for name in _CREDENTIALS:
             (root / name).parent.mkdir(exist_ok=True)
             (root / name).write_text("secret")
-    files = [file for group in written.values() for file in group]
     before = look_at(roots)
     trace = tmp_path / "trace"
     calls = "trace=open,openat,openat2,creat,rename,unlink"

@@ -77,8 +77,7 @@ class BusyPrograms:
 
     def run_round(self, number: int) -> Iterator[str]:
         """One round; between its steps the daemon may be asked whether it has seen them."""
-        written = write_corpus(self.home, FILES_A_ROUND, FILES_A_ROUND * 0.1, seed=number)
-        self.files = [path for files in written.values() for path in files]
+        self.files = write_corpus(self.home, FILES_A_ROUND, 0, first=number * FILES_A_ROUND).files
         yield "created"
         for path in self.files:
             with path.open("ab") as file:

@@ -26,6 +26,7 @@ from sessiond.model.dialects.foreign_line import (
     open_line,
     open_mended,
     open_part,
+    unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.lax import amount
@@ -118,13 +119,13 @@ def parse(line: bytes) -> Record:
     head, text = open_mended(_decode_type, line)
     kind = head.type
     if not isinstance(kind, str):
-        return Record("", line, facts=LineFacts(unknown_type=""))
+        return unknown_record("", line)
     # Few attachments are messages, and most are large.
     if kind in _BOOKKEEPING and (kind != "attachment" or _QUEUED not in line):
         return Record(kind, line)
     read = _READERS.get(kind)
     if read is None:
-        return Record(kind, line, facts=LineFacts(unknown_type=kind))
+        return unknown_record(kind, line)
     return read(kind, open_line(_decode_line, text), line)
 
 

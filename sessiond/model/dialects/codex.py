@@ -16,6 +16,8 @@ from sessiond.model.dialects.foreign_line import (
     open_mended,
     open_part,
     token_count,
+    type_in,
+    unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.line_facts import GIVEN, LineFacts
@@ -128,7 +130,7 @@ def parse(line: bytes) -> Record:
     if not bytes(opened.payload):
         # The lines of old files are items themselves.
         return _item_record(kind, opened, open_line(_decode_item, text), stamp, line)
-    return Record(kind, line, timestamp_ms=stamp, facts=LineFacts(unknown_type=kind))
+    return unknown_record(kind, line, stamp)
 
 
 def _untyped_record(opened: _CodexLine, stamp: int | None, line: bytes) -> Record:
@@ -149,7 +151,7 @@ def _item_record(kind: str, opened: _CodexLine, item: CodexItem | None, stamp: i
     message = message_of(item)
     own_id = known_text(item.id)
     if message is None:
-        name = item.type if isinstance(item.type, str) else ""
+        name = type_in(item.type)
         if name in _ITEMS or name.endswith(("_call", "_output")):
             return Record(kind, line, own_id, stamp)
         unknown = kind if name == kind else f"{kind}/{name}"

@@ -18,6 +18,7 @@ from sessiond.model.dialects.foreign_line import (
     open_part,
     text_block,
     text_in,
+    type_in,
 )
 
 # Texts in the role of the user that the program adds itself. Newer versions say so in `content_item_kinds`.
@@ -89,7 +90,7 @@ _decode_metadata = msgspec.json.Decoder(_OutputMetadata).decode
 
 def message_of(item: CodexItem) -> JsonObject | None:
     """The message in an item, None where there is nothing to show."""
-    kind = item.type if isinstance(item.type, str) else ""
+    kind = type_in(item.type)
     if kind == "message":
         return _spoken_message(item)
     if kind == "reasoning":

@@ -9,8 +9,9 @@ import msgspec
 
 from sessiond.clock import parse_iso_ms
 from sessiond.model.lax import MAX_MS, MAX_WHOLE, is_too_deep, mend_surrogates
+from sessiond.model.line_facts import LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
-from sessiond.model.record import BadLine
+from sessiond.model.record import BadLine, Record
 from sessiond.model.usage import Usage
 
 _T = TypeVar("_T")
@@ -59,6 +60,16 @@ def bad_reason(line: bytes) -> str:
     except UnicodeDecodeError:
         return "not UTF-8"
     return "torn or not JSON"
+
+
+def type_in(value: object) -> str:
+    """The type of a line or a part, empty where it has none."""
+    return value if type(value) is str else ""
+
+
+def unknown_record(kind: str, line: bytes, stamp: int | None = None) -> Record:
+    """The record of a line whose type the dialect does not know."""
+    return Record(kind, line, timestamp_ms=stamp, facts=LineFacts(unknown_type=kind))
 
 
 def open_part(decode: Callable[[bytes], _T], part: msgspec.Raw) -> _T | None:

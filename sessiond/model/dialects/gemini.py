@@ -25,6 +25,8 @@ from sessiond.model.dialects.foreign_line import (
     text_block,
     text_in,
     token_count,
+    type_in,
+    unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.line_facts import SUMMARY, LineFacts
@@ -142,12 +144,11 @@ def parse(line: bytes) -> Record:
         return _changes_line(opened.changes, line)
     if known_text(opened.session_id) is not None:
         return _metadata_line(opened, line)
-    kind = opened.type if type(opened.type) is str else ""
-    return Record(kind, line, facts=LineFacts(unknown_type=kind))
+    return unknown_record(type_in(opened.type), line)
 
 
 def _message_line(opened: _Line, message_id: str, line: bytes) -> Record:
-    kind = opened.type if type(opened.type) is str else ""
+    kind = type_in(opened.type)
     shown = _messages_in(opened, message_id)
     stamp = iso_or_none(opened.timestamp)
     if not shown:

@@ -26,6 +26,8 @@ from sessiond.model.dialects.foreign_line import (
     text_block,
     text_in,
     token_count,
+    type_in,
+    unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.line_facts import CHOSEN, LineFacts
@@ -126,7 +128,7 @@ _decode_state = msgspec.json.Decoder(_ToolState).decode
 def parse(line: bytes) -> Record:
     """The record in a line (without newline). Raises BadLine where it is no JSON object."""
     opened = open_line(_decode_line, line)
-    kind = opened.type if type(opened.type) is str else ""
+    kind = type_in(opened.type)
     data = open_part(_decode_data, opened.data) or _EventData()
     # The number at the end is the version of the event's form.
     match kind.rpartition(".")[0] or kind:
@@ -145,7 +147,7 @@ def parse(line: bytes) -> Record:
         case "session.deleted" | "message.part.removed":
             return Record(kind, line)
         case _:
-            return Record(kind, line, facts=LineFacts(unknown_type=kind))
+            return unknown_record(kind, line)
 
 
 def _info_record(kind: str, line: bytes, data: _EventData) -> Record:

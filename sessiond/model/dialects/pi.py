@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from sessiond.clock import parse_iso_ms
 from sessiond.model import lax
+from sessiond.model.dialects.foreign_line import known_text
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.line_facts import GIVEN, LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
@@ -35,9 +36,9 @@ def parse(line: bytes) -> Record:
         case "session":
             return replace(record, facts=_header_facts(body))
         case "session_info":
-            return replace(record, facts=LineFacts(title=_text(body.get("name")), title_rank=GIVEN))
+            return replace(record, facts=LineFacts(title=known_text(body.get("name")), title_rank=GIVEN))
         case "model_change":
-            facts = LineFacts(model=_text(body.get("modelId")), provider=_text(body.get("provider")))
+            facts = LineFacts(model=known_text(body.get("modelId")), provider=known_text(body.get("provider")))
             return replace(record, facts=facts)
         case "compaction" | "branch_summary" | "usage":
             # The branch that was left stays where it is in the file.
@@ -56,12 +57,12 @@ def _message_record(record: Record) -> Record:
     message = record.decoded
     if message is None:
         return record
-    model = _text(message.get("model"))
+    model = known_text(message.get("model"))
     facts = LineFacts(
         model=model if model != UNKNOWN_MODEL else None,
-        provider=_text(message.get("provider")),
+        provider=known_text(message.get("provider")),
         usage=usage_in(message.get("usage")),
-        usage_id=_text(message.get("responseId")) or _line_key(record),
+        usage_id=known_text(message.get("responseId")) or _line_key(record),
     )
     return replace(record, facts=facts)
 
@@ -69,10 +70,10 @@ def _message_record(record: Record) -> Record:
 def _header_facts(body: dict[str, Any]) -> LineFacts:
     stamp = body.get("timestamp")
     return LineFacts(
-        native_id=_text(body.get("id")),
-        cwd=_text(body.get("cwd")),
+        native_id=known_text(body.get("id")),
+        cwd=known_text(body.get("cwd")),
         created_ms=lax.whole_ms(parse_iso_ms(stamp)) if type(stamp) is str else None,
-        forked_from=native_id_in(_text(body.get("parentSession")) or ""),
+        forked_from=native_id_in(known_text(body.get("parentSession")) or ""),
     )
 
 
@@ -91,10 +92,6 @@ def _usage_facts(record: Record, body: dict[str, Any]) -> LineFacts | None:
 def _line_key(record: Record) -> str | None:
     # A fork copies lines with their ids, which are too short to be unique by themselves.
     return f"{record.id}@{record.timestamp_ms}" if record.id is not None else None
-
-
-def _text(value: object) -> str | None:
-    return value if type(value) is str and value else None
 
 
 DIALECT = foreign_dialect("pi", parse)
