@@ -1,7 +1,7 @@
 /** @file Code or the output of a command as it stands, with a button that copies it; what is long is cut until asked for. */
 
 import { copyButton } from "./copy-button.js";
-import { h } from "./element.js";
+import { h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
 import { cut, safeText } from "./plain-text.js";
 
@@ -16,7 +16,15 @@ export class CodeBlock extends HTMLElement {
     const code = h("code", {}, safeText(isLong ? cut(text, MOST_SHOWN) : text));
     const pre = h("pre", { dir: "ltr", tabindex: 0, role: "region", "aria-label": language || "text" }, code);
     const label = h("span", { class: "language" }, language);
-    this.replaceChildren(h("div", { class: "code-head" }, label, copyButton("Copy", () => text, language || "text")), pre);
+    this.replaceChildren(
+      h(
+        "div",
+        { class: "code-head" },
+        label,
+        copyButton("Copy", () => text, language || "text"),
+      ),
+      pre,
+    );
     if (isLong) this.append(showAll(text.length - MOST_SHOWN, () => appendAll(code, text)));
     return this;
   }
@@ -24,8 +32,13 @@ export class CodeBlock extends HTMLElement {
 
 /** The line below a text that was cut. @param {number} more characters @param {() => void} show */
 export function showAll(more, show) {
-  const button = h("button", { type: "button", class: "quiet", onclick: () => (line.remove(), show()) }, "Show all");
-  const line = h("p", { class: "cut" }, `${formatBytes(more)} more. `, button);
+  const line = h("p", { class: "cut" }, `${formatBytes(more)} more. `);
+  line.append(
+    wordButton("Show all", () => {
+      line.remove();
+      show();
+    }),
+  );
   return line;
 }
 

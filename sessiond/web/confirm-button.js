@@ -11,7 +11,7 @@ const PATIENCE_MS = 5000;
 export function confirmButton(label, question, act, props = {}) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
-  const button = h("button", { type: "button", ...props, onclick: press, onblur: calm, onkeydown: escape }, label);
+  const button = h("button", { type: "button", ...props, onclick: press, onblur: calm, onkeydown: onEscape }, label);
 
   async function press() {
     if (!button.classList.contains("asking")) {
@@ -34,7 +34,7 @@ export function confirmButton(label, question, act, props = {}) {
     button.textContent = label;
   }
   /** @param {KeyboardEvent} event */
-  function escape(event) {
+  function onEscape(event) {
     if (event.key !== "Escape" || !button.classList.contains("asking")) return;
     event.stopPropagation();
     calm();

@@ -1,10 +1,8 @@
 /** @file The line at the foot: whether the daemon is there, how fresh everything is, what the page may do. */
 
 import { confirmButton } from "./confirm-button.js";
-import { fill, h } from "./element.js";
+import { fill, h, wordButton } from "./element.js";
 import { formatPast, formatPlural } from "./format.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
 
 /** A word and a sentence for each state of the client. @type {Record<string, [string, string]>} */
 const WORDS = {
@@ -23,9 +21,11 @@ export class ConnectionState extends HTMLElement {
     this.shown = "";
     this.state = h("span", { class: "state", role: "status" });
     this.facts = h("span", { class: "facts" });
-    this.retry = h("button", { type: "button", class: "quiet", onclick: () => page.client.retry() }, "Try now");
+    this.retry = wordButton("Try now", () => page.client.retry());
     const rights = page.may("admin") ? "may do everything" : page.may("send") ? "may read and write" : "may read";
-    const leave = confirmButton("Sign out", "Sign out here?", () => page.client.close().catch(() => {}), { class: "quiet" });
+    const leave = confirmButton("Sign out", "Sign out here?", () => page.client.close().catch(() => {}), {
+      class: "quiet",
+    });
     this.append(this.state, this.retry, this.facts, h("span", { class: "rights" }, `This page ${rights}`), leave);
     page.client.addEventListener("state", () => this.render());
     page.list.addEventListener("change", () => this.render());
@@ -37,13 +37,22 @@ export class ConnectionState extends HTMLElement {
     const { client, list } = page;
     const [word, sentence] = WORDS[client.state] ?? [client.state, ""];
     this.className = client.state;
-    if (this.shown !== client.state) fill(state, h("span", { class: "dot", "aria-hidden": "true" }), h("strong", {}, word), sentence && ` ${sentence}`);
+    if (this.shown !== client.state)
+      fill(
+        state,
+        h("span", { class: "dot", "aria-hidden": "true" }),
+        h("strong", {}, word),
+        sentence && ` ${sentence}`,
+      );
     this.shown = client.state;
     retry.hidden = !["reconnecting", "away"].includes(client.state);
     const newest = Math.max(0, ...[...list.rows.byKey.values()].map(({ updatedAt }) => updatedAt));
     const more = list.olderCursor === null ? "" : "+";
     const scoped = list.visibility === "all" ? "" : ` that this page may see (${list.visibility})`;
-    facts.textContent = list.rows.size === 0 ? "" : `${formatPlural(list.rows.size, `session${more}`)}${scoped}, newest message ${formatPast(newest, Date.now())}`;
+    facts.textContent =
+      list.rows.size === 0
+        ? ""
+        : `${formatPlural(list.rows.size, `session${more}`)}${scoped}, newest message ${formatPast(newest, Date.now())}`;
   }
 }
 

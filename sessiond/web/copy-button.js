@@ -1,6 +1,6 @@
 /** @file A button that copies a text and says so in its own place. */
 
-import { h } from "./element.js";
+import { h, wordButton } from "./element.js";
 
 const SAID_MS = 1500;
 
@@ -10,7 +10,7 @@ const SAID_MS = 1500;
  */
 export function copyButton(label, text, what = "") {
   const word = h("span", { "aria-live": "polite" }, label);
-  const button = h("button", { type: "button", class: "quiet copy", onclick: copy }, word);
+  const button = wordButton(word, copy, { class: "copy" });
   if (what) button.setAttribute("aria-label", `${label} ${what}`);
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;

@@ -1,11 +1,9 @@
 /** @file What a tool call changes in a file, line by line: signs and colours, the file's name, how much. */
 
 import { copyButton } from "./copy-button.js";
-import { h } from "./element.js";
+import { h, wordButton } from "./element.js";
 import { countChanges, diffLines, foldKept, patchLines } from "./line-diff.js";
 import { safeLine, safeText } from "./plain-text.js";
-
-/** @typedef {import("./tool-summary.js").Change} Change */
 
 const MOST_LINES = 400;
 const WORDS = { "+": "added", "-": "removed", "@": "", " ": "" };
@@ -16,7 +14,12 @@ export class DiffView extends HTMLElement {
     const lines = "patch" in change ? patchLines(change.patch) : foldKept(diffLines(change.before, change.after));
     const { added, removed } = countChanges(lines);
     const text = "patch" in change ? change.patch : change.after;
-    const shown = h("div", { class: "diff-lines", tabindex: 0, role: "region", "aria-label": `Changes of ${safeLine(change.path) || "files"}` });
+    const shown = h("div", {
+      class: "diff-lines",
+      tabindex: 0,
+      role: "region",
+      "aria-label": `Changes of ${safeLine(change.path) || "files"}`,
+    });
     shown.append(...lines.slice(0, MOST_LINES).map(lineElement));
     this.replaceChildren(
       h(
@@ -33,22 +36,31 @@ export class DiffView extends HTMLElement {
     return this;
   }
 
-  /** @param {import("./line-diff.js").DiffLine[]} lines @param {Element} shown */
+  /** @param {DiffLine[]} lines @param {Element} shown */
   moreLine(lines, shown) {
     const show = () => {
       shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement));
       note.remove();
     };
-    const note = h("p", { class: "cut" }, `${lines.length - MOST_LINES} more lines. `, h("button", { type: "button", class: "quiet", onclick: show }, "Show all"));
+    const note = h("p", { class: "cut" }, `${lines.length - MOST_LINES} more lines. `, wordButton("Show all", show));
     return note;
   }
 }
 
-/** @param {import("./line-diff.js").DiffLine} line */
+/** @param {DiffLine} line */
 function lineElement({ sign, text }) {
   const kind = { "+": "added", "-": "removed", "@": "place", " ": "kept" }[sign];
-  const mark = h("span", { class: "sign", "aria-label": WORDS[sign] || false }, sign === "@" ? "⋯" : sign === "-" ? "−" : sign);
-  return h("div", { class: `diff-line ${kind}` }, mark, h("span", { dir: "ltr" }, safeText(text.slice(0, 2000)) || "\u200b"));
+  const mark = h(
+    "span",
+    { class: "sign", "aria-label": WORDS[sign] || false },
+    sign === "@" ? "⋯" : sign === "-" ? "−" : sign,
+  );
+  return h(
+    "div",
+    { class: `diff-line ${kind}` },
+    mark,
+    h("span", { dir: "ltr" }, safeText(text.slice(0, 2000)) || "\u200b"),
+  );
 }
 
 customElements.define("diff-view", DiffView);

@@ -1,10 +1,8 @@
 /** @file Files that a person chose or dropped, as attachments of a message, and the list that shows them. */
 
-import { fill, h } from "./element.js";
+import { fill, h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
 import { safeLine } from "./plain-text.js";
-
-/** @typedef {import("./types.js").Attachment} Attachment */
 
 // All of them go into one call, whose message may have 16 MiB.
 const MOST_BYTES = 10 * 1024 * 1024;
@@ -22,8 +20,15 @@ export class DroppedFiles extends HTMLElement {
   async add(files) {
     for (const file of files) {
       const total = this.files.reduce((sum, { bytes }) => sum + bytes, file.size);
-      if (total > MOST_BYTES) throw new Error(`${file.name} does not fit: all files together may have ${formatBytes(MOST_BYTES)}.`);
-      this.files.push({ name: file.name, content: await base64Of(file), encoding: "base64", bytes: file.size, ...(file.type && { mimeType: file.type }) });
+      if (total > MOST_BYTES)
+        throw new Error(`${file.name} does not fit: all files together may have ${formatBytes(MOST_BYTES)}.`);
+      this.files.push({
+        name: file.name,
+        content: await base64Of(file),
+        encoding: "base64",
+        bytes: file.size,
+        ...(file.type && { mimeType: file.type }),
+      });
     }
     this.render();
   }
@@ -35,12 +40,20 @@ export class DroppedFiles extends HTMLElement {
 
   /** What a call takes. */
   get attachments() {
-    return this.files.map(({ name, content, encoding, mimeType }) => ({ name, content, encoding, ...(mimeType && { mimeType }) }));
+    return this.files.map(({ name, content, encoding, mimeType }) => ({
+      name,
+      content,
+      encoding,
+      ...(mimeType && { mimeType }),
+    }));
   }
 
   render() {
     this.hidden = this.files.length === 0;
-    fill(this, this.files.map((file) => this.item(file)));
+    fill(
+      this,
+      this.files.map((file) => this.item(file)),
+    );
   }
 
   /** @param {Attachment} file */
@@ -50,7 +63,13 @@ export class DroppedFiles extends HTMLElement {
       this.render();
     };
     const name = safeLine(file.name, 60);
-    return h("span", { class: "file" }, h("bdi", {}, name), ` ${formatBytes(file.bytes)} `, h("button", { type: "button", class: "quiet", "aria-label": `Leave out ${name}`, onclick: remove }, "×"));
+    return h(
+      "span",
+      { class: "file" },
+      h("bdi", {}, name),
+      ` ${formatBytes(file.bytes)} `,
+      wordButton("×", remove, { "aria-label": `Leave out ${name}` }),
+    );
   }
 }
 
@@ -58,7 +77,8 @@ export class DroppedFiles extends HTMLElement {
 async function base64Of(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   const pieces = [];
-  for (let from = 0; from < bytes.length; from += 0x8000) pieces.push(String.fromCharCode(...bytes.subarray(from, from + 0x8000)));
+  for (let from = 0; from < bytes.length; from += 0x8000)
+    pieces.push(String.fromCharCode(...bytes.subarray(from, from + 0x8000)));
   return btoa(pieces.join(""));
 }
 

@@ -2,9 +2,6 @@
 
 import { safeAddress } from "./plain-text.js";
 
-/** @typedef {Node | string | number | null | undefined | false} Child */
-/** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Props */
-
 const SVG = "http://www.w3.org/2000/svg";
 // Attributes that run script, load something, or hold markup.
 const FORBIDDEN = /^(on.*|style|srcdoc|srcset|action|formaction|xlink:href|data)$/i;
@@ -21,6 +18,16 @@ export function h(tag, props = {}, ...children) {
   setProps(element, props);
   element.append(...nodesOf(children));
   return element;
+}
+
+/** @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] */
+export function button(label, onclick, props = {}) {
+  return h("button", { type: "button", onclick, ...props }, label);
+}
+
+/** A button that looks like a word. @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] */
+export function wordButton(label, onclick, props = {}) {
+  return button(label, onclick, { ...props, class: `quiet ${props.class ?? ""}`.trim() });
 }
 
 /** A custom element of the page. @template {HTMLElement} T @param {new () => T} type @param {Props} [props] */

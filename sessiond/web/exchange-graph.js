@@ -1,14 +1,11 @@
 /** @file Who writes to whom, drawn: a line for each session, beside them an arc for each direction. */
 
-import { fill, h, svg } from "./element.js";
+import { fill, h, svg, wordButton } from "./element.js";
 import { fetchExchanges } from "./exchanges.js";
 import { formatPlural } from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {import("./exchanges.js").Exchange} Exchange */
 
 const LINE_PX = 28;
 const WIDTH_PX = 56;
@@ -39,7 +36,11 @@ export class ExchangeGraph extends HTMLElement {
   draw(page, keys, exchanges) {
     this.hidden = exchanges.length === 0;
     const height = keys.length * LINE_PX;
-    const drawing = svg("svg", { width: WIDTH_PX, height, viewBox: `0 0 ${WIDTH_PX} ${height}`, "aria-hidden": "true" }, ...exchanges.flatMap((one) => arcOf(one, keys)));
+    const drawing = svg(
+      "svg",
+      { width: WIDTH_PX, height, viewBox: `0 0 ${WIDTH_PX} ${height}`, "aria-hidden": "true" },
+      ...exchanges.flatMap((one) => arcOf(one, keys)),
+    );
     const lines = keys.map((key, at) => lineElement(page, key, at === 0, sentenceOf(key, exchanges, page)));
     fill(this, h("h2", {}, "Who writes to whom"), h("div", { class: "graph" }, drawing, h("ul", {}, lines)));
   }
@@ -50,11 +51,18 @@ function arcOf({ from, to, messages, isSpawn }, keys) {
   const [start, end] = [keys.indexOf(from), keys.indexOf(to)].map((line) => (line + 0.5) * LINE_PX);
   if (start === undefined || end === undefined) return [];
   // The two directions of a pair run beside each other: what goes down further out.
-  const [shift, depth] = [end > start ? 4 : -4, Math.min(WIDTH_PX - 12, 14 + Math.abs(end - start) / 5 + (end > start ? 8 : 0))];
+  const [shift, depth] = [
+    end > start ? 4 : -4,
+    Math.min(WIDTH_PX - 12, 14 + Math.abs(end - start) / 5 + (end > start ? 8 : 0)),
+  ];
   const [y1, y2, x] = [start + shift, end - shift, WIDTH_PX - 8];
   const kind = messages > 0 ? "messages" : isSpawn ? "spawn" : "";
   return [
-    svg("path", { class: kind, d: `M${x} ${y1}C${x - depth} ${y1} ${x - depth} ${y2} ${x} ${y2}`, "stroke-width": Math.min(4, 1 + Math.log2(1 + messages) / 2) }),
+    svg("path", {
+      class: kind,
+      d: `M${x} ${y1}C${x - depth} ${y1} ${x - depth} ${y2} ${x} ${y2}`,
+      "stroke-width": Math.min(4, 1 + Math.log2(1 + messages) / 2),
+    }),
     svg("path", { class: `${kind} arrow`, d: `M${x + 4} ${y2}l-6 -4v8Z` }),
   ];
 }
@@ -64,16 +72,18 @@ function lineElement(page, key, isSelf, sentence) {
   const row = page.list.rows.get(key);
   const name = page.nameOf(key);
   const mark = row ? stateMark(stateOf(row)) : null;
-  const word = isSelf ? h("strong", {}, h("bdi", {}, name)) : h("button", { type: "button", class: "quiet", onclick: () => page.open(key) }, h("bdi", {}, name));
+  const word = isSelf ? h("strong", {}, h("bdi", {}, name)) : wordButton(h("bdi", {}, name), () => page.open(key));
   return h("li", { title: `${name}: ${sentence}` }, mark, word, h("span", { class: "unseen" }, sentence));
 }
 
 /** What the arcs of a session say. @param {string} key @param {Exchange[]} exchanges @param {PageContext} page */
 function sentenceOf(key, exchanges, page) {
-  const words = exchanges.filter(({ from }) => from === key).map(({ to, messages, isSpawn }) => {
-    const what = messages > 0 ? `wrote ${formatPlural(messages, "message")} to` : isSpawn ? "began" : "";
-    return `${what} ${safeLine(page.nameOf(to), 40)}`;
-  });
+  const words = exchanges
+    .filter(({ from }) => from === key)
+    .map(({ to, messages, isSpawn }) => {
+      const what = messages > 0 ? `wrote ${formatPlural(messages, "message")} to` : isSpawn ? "began" : "";
+      return `${what} ${safeLine(page.nameOf(to), 40)}`;
+    });
   return words.length > 0 ? words.join(", ") : "wrote to nobody here";
 }
 

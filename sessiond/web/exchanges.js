@@ -3,9 +3,6 @@
 import { partsOf, speakerOf } from "./message-parts.js";
 import { objectOr } from "./plain-text.js";
 
-/** @typedef {import("./session-rows.js").SessionRows} SessionRows */
-/** @typedef {{from: string, to: string, messages: number, isSpawn: boolean}} Exchange */
-
 // Looked at in each session: the newest messages; and no more sessions than a small drawing can show.
 const LOOKED_AT = 200;
 const MOST_NEIGHBOURS = 7;
@@ -13,7 +10,7 @@ const MOST_NEIGHBOURS = 7;
 /**
  * The exchanges between a session and its neighbours, and among these.
  *
- * @param {import("./client.js").Client} client @param {string} key @param {SessionRows} rows @param {AbortSignal} signal
+ * @param {Client} client @param {string} key @param {SessionRows} rows @param {AbortSignal} signal
  * @returns {Promise<{keys: string[], exchanges: Exchange[]}>} the session itself comes first
  */
 export async function fetchExchanges(client, key, rows, signal) {
@@ -24,10 +21,16 @@ export async function fetchExchanges(client, key, rows, signal) {
   for (const to of targetsOf(own, rows)) found.pair(key, to);
   const neighbours = found.keys.filter((one) => one !== key).slice(0, MOST_NEIGHBOURS);
   const theirs = await Promise.all(neighbours.map((one) => messagesOf(client, one, signal).catch(() => [])));
-  neighbours.forEach((one, at) => found.addMessages(one, theirs[at] ?? []));
+  for (const [at, one] of neighbours.entries()) found.addMessages(one, theirs[at] ?? []);
   const keys = [key, ...neighbours];
-  const isShown = (/** @type {Exchange} */ one) => (one.messages > 0 || one.isSpawn) && keys.includes(one.from) && keys.includes(one.to);
-  return { keys: keys.filter((one) => one === key || found.all.some((pair) => isShown(pair) && [pair.from, pair.to].includes(one))), exchanges: found.all.filter(isShown) };
+  const isShown = (/** @type {Exchange} */ one) =>
+    (one.messages > 0 || one.isSpawn) && keys.includes(one.from) && keys.includes(one.to);
+  return {
+    keys: keys.filter(
+      (one) => one === key || found.all.some((pair) => isShown(pair) && [pair.from, pair.to].includes(one)),
+    ),
+    exchanges: found.all.filter(isShown),
+  };
 }
 
 export class Exchanges {
@@ -43,7 +46,7 @@ export class Exchanges {
     for (const child of rows.childrenOf(key)) this.pair(key, rows.keyOf(child)).isSpawn = true;
   }
 
-  /** What came into a session from others. @param {string} to @param {import("./types.js").Message[]} messages */
+  /** What came into a session from others. @param {string} to @param {Message[]} messages */
   addMessages(to, messages) {
     for (const message of messages) {
       const { from } = speakerOf(message);
@@ -67,22 +70,28 @@ export class Exchanges {
   get keys() {
     /** @type {Map<string, number>} */
     const weights = new Map();
-    for (const { from, to, messages } of this.all) for (const key of [from, to]) weights.set(key, (weights.get(key) ?? 0) + messages);
+    for (const { from, to, messages } of this.all)
+      for (const key of [from, to]) weights.set(key, (weights.get(key) ?? 0) + messages);
     return [...weights].sort((one, other) => other[1] - one[1]).map(([key]) => key);
   }
 }
 
-/** To whom its agent wrote by a tool, by key or label. @param {import("./types.js").Message[]} messages @param {SessionRows} rows */
+/** To whom its agent wrote by a tool, by key or label. @param {Message[]} messages @param {SessionRows} rows */
 function targetsOf(messages, rows) {
-  const calls = messages.flatMap(partsOf).filter((part) => part.kind === "toolCall" && part.name.endsWith("sessions_send"));
+  const calls = messages
+    .flatMap(partsOf)
+    .filter((part) => part.kind === "toolCall" && part.name.endsWith("sessions_send"));
   const named = calls.map((call) => objectOr(/** @type {{args?: unknown}} */ (call).args));
-  const labelled = (/** @type {unknown} */ label) => [...rows.byKey.values()].find((row) => label !== undefined && row.label === label);
-  const found = named.map(({ sessionKey, label }) => (typeof sessionKey === "string" ? rows.get(sessionKey) : labelled(label)));
+  const labelled = (/** @type {unknown} */ label) =>
+    [...rows.byKey.values()].find((row) => label !== undefined && row.label === label);
+  const found = named.map(({ sessionKey, label }) =>
+    typeof sessionKey === "string" ? rows.get(sessionKey) : labelled(label),
+  );
   return new Set(found.flatMap((row) => (row ? [rows.keyOf(row)] : [])));
 }
 
-/** @param {import("./client.js").Client} client @param {string} sessionKey @param {AbortSignal} signal */
+/** @param {Client} client @param {string} sessionKey @param {AbortSignal} signal */
 async function messagesOf(client, sessionKey, signal) {
   const page = await client.call("sessions_history", { sessionKey, limit: LOOKED_AT }, { signal });
-  return /** @type {import("./types.js").Message[]} */ (page.messages);
+  return /** @type {Message[]} */ (page.messages);
 }

@@ -2,18 +2,22 @@
 
 import { confirmButton } from "./confirm-button.js";
 import { copyButton } from "./copy-button.js";
-import { fill, h } from "./element.js";
+import { button, fill, h, wordButton } from "./element.js";
 import { ExchangeGraph } from "./exchange-graph.js";
-import { formatAge, formatCost, formatCount, formatDuration, formatMoment, formatPast, formatTokens } from "./format.js";
+import {
+  formatAge,
+  formatCost,
+  formatCount,
+  formatDuration,
+  formatMoment,
+  formatPast,
+  formatTokens,
+} from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
 import { resumeCommand } from "./resume-command.js";
 import { agentOf, isLive, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {import("./types.js").Row} Row */
-/** @typedef {import("./element.js").Child} Child */
 
 export class FactsPanel extends HTMLElement {
   /** @param {PageContext} page @param {() => void} close */
@@ -29,8 +33,16 @@ export class FactsPanel extends HTMLElement {
     this.graph = new ExchangeGraph(page);
     this.actions = h("div", { class: "actions" });
     this.problem = h("div");
-    const back = h("button", { type: "button", class: "quiet back", onclick: close }, "‹ Back");
-    this.append(back, h("h2", { class: "unseen" }, "Facts"), this.facts, this.relatives, this.graph, this.actions, this.problem);
+    const back = wordButton("‹ Back", close, { class: "back" });
+    this.append(
+      back,
+      h("h2", { class: "unseen" }, "Facts"),
+      this.facts,
+      this.relatives,
+      this.graph,
+      this.actions,
+      this.problem,
+    );
     page.list.addEventListener("change", () => this.render());
     this.render();
   }
@@ -51,7 +63,12 @@ export class FactsPanel extends HTMLElement {
     const row = page.list.rows.get(key ?? "");
     this.classList.toggle("nothing", !row);
     if (!row || !key) return fill(facts);
-    const family = [row.spawnedBy, row.continues, row.forkedFrom, ...page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)}`)];
+    const family = [
+      row.spawnedBy,
+      row.continues,
+      row.forkedFrom,
+      ...page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)}`),
+    ];
     const version = JSON.stringify([row, family, formatAge(row.updatedAt, Date.now())]);
     if (version === this.version) return;
     // What one types or has the focus in is not made anew.
@@ -67,7 +84,7 @@ export class FactsPanel extends HTMLElement {
     const { page } = this;
     const link = (/** @type {string} */ other) => {
       const known = page.list.rows.get(other);
-      const word = h("button", { type: "button", class: "quiet", onclick: () => page.open(other) }, h("bdi", {}, page.nameOf(other)));
+      const word = wordButton(h("bdi", {}, page.nameOf(other)), () => page.open(other));
       return h("li", {}, known ? stateMark(stateOf(known)) : null, word);
     };
     const list = (/** @type {string} */ name, /** @type {(string | undefined)[]} */ keys) => {
@@ -90,7 +107,13 @@ export class FactsPanel extends HTMLElement {
     const command = resumeCommand(row);
     return [
       command && h("h2", {}, "Go on in a terminal"),
-      command && h("div", { class: "command" }, h("code", { dir: "ltr" }, safeLine(command)), copyButton("Copy", () => command, "the command")),
+      command &&
+        h(
+          "div",
+          { class: "command" },
+          h("code", { dir: "ltr" }, safeLine(command)),
+          copyButton("Copy", () => command, "the command"),
+        ),
       isOurs && this.labelField(key, row),
       isOurs && h("div", { class: "dangers" }, ...this.dangers(key, row)),
     ];
@@ -98,19 +121,43 @@ export class FactsPanel extends HTMLElement {
 
   /** @param {string} key @param {Row} row */
   labelField(key, row) {
-    const input = h("input", { value: safeLine(row.label ?? "", 512), "aria-label": "Label", placeholder: "Label", maxlength: 512, autocomplete: "off" });
-    const save = () => this.act("The label was not kept.", "sessions.patch", { key, label: input.value.trim() || null });
-    return h("div", { class: "label" }, input, h("button", { type: "button", onclick: save }, "Set label"));
+    const input = h("input", {
+      value: safeLine(row.label ?? "", 512),
+      "aria-label": "Label",
+      placeholder: "Label",
+      maxlength: 512,
+      autocomplete: "off",
+    });
+    const save = () =>
+      this.act("The label was not kept.", "sessions.patch", { key, label: input.value.trim() || null });
+    return h("div", { class: "label" }, input, button("Set label", save));
   }
 
   /** @param {string} key @param {Row} row */
   dangers(key, row) {
     const isMain = row.kind === "main";
-    const runs = isLive(row) || (this.page.list.rows.childrenOf(key).some(isLive));
+    const runs = isLive(row) || this.page.list.rows.childrenOf(key).some(isLive);
     return [
-      runs && confirmButton("Kill", "Kill it and all below?", () => this.act("It was not killed.", "sessions.kill", { key }), { class: "danger" }),
-      confirmButton("Reset", "Begin anew? The transcript is archived", () => this.act("It was not reset.", "sessions.reset", { key }), { class: "danger" }),
-      !isMain && confirmButton("Delete", "Delete? The transcript is archived", () => this.act("It was not deleted.", "sessions.delete", { key }), { class: "danger" }),
+      runs &&
+        confirmButton(
+          "Kill",
+          "Kill it and all below?",
+          () => this.act("It was not killed.", "sessions.kill", { key }),
+          { class: "danger" },
+        ),
+      confirmButton(
+        "Reset",
+        "Begin anew? The transcript is archived",
+        () => this.act("It was not reset.", "sessions.reset", { key }),
+        { class: "danger" },
+      ),
+      !isMain &&
+        confirmButton(
+          "Delete",
+          "Delete? The transcript is archived",
+          () => this.act("It was not deleted.", "sessions.delete", { key }),
+          { class: "danger" },
+        ),
     ];
   }
 
@@ -130,9 +177,19 @@ export class FactsPanel extends HTMLElement {
 /** Names and values, only of what is known. @param {Row} row @returns {[string, Child | Child[]][]} */
 function factsOf(row) {
   const now = Date.now();
-  const path = (/** @type {string} */ text) => [h("span", { class: "path", title: safeLine(text, 1000) }, h("bdi", { dir: "ltr" }, safeLine(text))), copyButton("Copy", () => text, "the path")];
-  const context = row.totalTokens && (row.contextTokens ? `${formatTokens(row.totalTokens)} of ${formatTokens(row.contextTokens)}` : formatTokens(row.totalTokens));
-  const sums = row.inputTokens || row.outputTokens ? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out` : null;
+  const path = (/** @type {string} */ text) => [
+    h("span", { class: "path", title: safeLine(text, 1000) }, h("bdi", { dir: "ltr" }, safeLine(text))),
+    copyButton("Copy", () => text, "the path"),
+  ];
+  const context =
+    row.totalTokens &&
+    (row.contextTokens
+      ? `${formatTokens(row.totalTokens)} of ${formatTokens(row.contextTokens)}`
+      : formatTokens(row.totalTokens));
+  const sums =
+    row.inputTokens || row.outputTokens
+      ? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out`
+      : null;
   /** @type {[string, Child | Child[] | undefined][]} */
   const facts = [
     ["State", stateMark(stateOf(row), true)],
@@ -154,7 +211,9 @@ function factsOf(row) {
     ["Key", path(row.key)],
     ["File", path(row.transcriptPath)],
   ];
-  return /** @type {[string, Child | Child[]][]} */ (facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== 0));
+  return /** @type {[string, Child | Child[]][]} */ (
+    facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== 0)
+  );
 }
 
 customElements.define("facts-panel", FactsPanel);

@@ -28,7 +28,10 @@ export function keepChildren(parent, items, { key, version, build, update }) {
     }
   }
   for (const [id, { node }] of before) if (!after.has(id)) node.remove();
-  place(parent, [...after.values()].map(({ node }) => node));
+  place(
+    parent,
+    [...after.values()].map(({ node }) => node),
+  );
   known.set(parent, after);
 }
 

@@ -1,7 +1,5 @@
 /** @file The lines in which two texts differ, and the lines of a patch. Bounded work for any text. Knows no DOM. */
 
-/** @typedef {{sign: " " | "+" | "-" | "@", text: string}} DiffLine */
-
 // Lines that two texts may have in all for the exact comparison; beyond it all old lines stand before all new ones.
 const MOST_CELLS = 1_000_000;
 const CONTEXT = 3;

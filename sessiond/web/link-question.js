@@ -1,12 +1,16 @@
 /** @file Asks before a link of a transcript is opened: its whole address stands there to be read. */
 
 import { copyButton } from "./copy-button.js";
-import { h } from "./element.js";
+import { button, h } from "./element.js";
 
 /** @param {string} address http or https */
 export function askToFollow(address) {
   const { host } = new URL(address);
-  const dialog = h("dialog", { class: "link-question", "aria-label": "Open this address?", onclose: () => dialog.remove() });
+  const dialog = h("dialog", {
+    class: "link-question",
+    "aria-label": "Open this address?",
+    onclose: () => dialog.remove(),
+  });
   const open = () => {
     window.open(address, "_blank", "noopener,noreferrer");
     dialog.close();
@@ -17,9 +21,9 @@ export function askToFollow(address) {
     h(
       "div",
       { class: "buttons" },
-      h("button", { type: "button", class: "primary", onclick: open }, "Open"),
+      button("Open", open, { class: "primary" }),
       copyButton("Copy", () => address, "the address"),
-      h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Cancel"),
+      button("Cancel", () => dialog.close(), { autofocus: true }),
     ),
   );
   document.body.append(dialog);

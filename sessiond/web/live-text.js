@@ -9,8 +9,6 @@ import { safeText } from "./plain-text.js";
 import { RichText } from "./rich-text.js";
 import { ToolCall } from "./tool-call.js";
 
-/** @typedef {import("./transcript-feed.js").LiveTool} LiveTool */
-
 export class LiveText extends HTMLElement {
   constructor() {
     super();
@@ -21,7 +19,12 @@ export class LiveText extends HTMLElement {
     this.rest = h("p", { dir: "auto" });
     this.tools = h("div");
     this.body = h("div", { class: "body" }, this.blocks, this.rest, this.tools);
-    this.margin = h("div", { class: "margin" }, h("span", { class: "who" }, "Agent"), h("span", { class: "now" }, "now"));
+    this.margin = h(
+      "div",
+      { class: "margin" },
+      h("span", { class: "who" }, "Agent"),
+      h("span", { class: "now" }, "now"),
+    );
   }
 
   /** @param {string} text @param {LiveTool[]} tools */
@@ -45,7 +48,14 @@ export class LiveText extends HTMLElement {
 
   /** @param {LiveTool[]} tools */
   showTools(tools) {
-    const call = (/** @type {LiveTool} */ { id, name, args, phase }) => ({ id, name, args, at: null, result: undefined, isLive: phase !== "end" });
+    const call = (/** @type {LiveTool} */ { id, name, args, phase }) => ({
+      id,
+      name,
+      args,
+      at: null,
+      result: undefined,
+      isLive: phase !== "end",
+    });
     keepChildren(this.tools, tools, {
       key: ({ id }) => id,
       version: ({ phase }) => phase,

@@ -3,16 +3,6 @@
  * data. Linear in the text; what it does not know stays text. Knows no DOM.
  */
 
-/**
- * @typedef {{type: "text" | "code" | "strong" | "em", text: string} | {type: "link", text: string, address: string}} Span
- * @typedef {{type: "paragraph" | "quote", text: string}
- *   | {type: "heading", level: number, text: string}
- *   | {type: "code", language: string, text: string, isOpen: boolean}
- *   | {type: "list", isNumbered: boolean, start: number, items: {depth: number, text: string}[]}
- *   | {type: "table", rows: string[][]}
- *   | {type: "rule"}} Block
- */
-
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
 const HEADING = /^(#{1,6})\s+(\S.*)$/;
 const ITEM = /^(\s*)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/;
@@ -61,7 +51,8 @@ function blockAt(lines, at, inParagraph) {
   const fence = FENCE.exec(line);
   if (fence) return fenceAt(lines, at, fence[1] ?? "```", fence[2] ?? "");
   const heading = HEADING.exec(line);
-  if (heading) return { block: { type: "heading", level: heading[1]?.length ?? 1, text: heading[2] ?? "" }, next: at + 1 };
+  if (heading)
+    return { block: { type: "heading", level: heading[1]?.length ?? 1, text: heading[2] ?? "" }, next: at + 1 };
   if (RULE.test(line)) return { block: { type: "rule" }, next: at + 1 };
   if (QUOTE.test(line)) {
     const { taken, next } = takeWhile(lines, at, (one) => QUOTE.test(one));

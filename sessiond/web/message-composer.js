@@ -2,12 +2,9 @@
 
 import { confirmButton } from "./confirm-button.js";
 import { DroppedFiles } from "./dropped-files.js";
-import { fill, h } from "./element.js";
+import { button, fill, h, wordButton } from "./element.js";
 import { problemNote } from "./problem-note.js";
 import { isLive } from "./session-state.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {import("./types.js").Row} Row */
 
 export class MessageComposer extends HTMLElement {
   /** @param {PageContext} page */
@@ -17,17 +14,41 @@ export class MessageComposer extends HTMLElement {
     this.key = "";
     /** @type {Row | undefined} */
     this.row = undefined;
-    this.text = h("textarea", { rows: 1, "aria-label": "Message", oninput: () => this.typed(), onkeydown: (event) => this.keyed(event) });
+    this.text = h("textarea", {
+      rows: 1,
+      "aria-label": "Message",
+      oninput: () => this.typed(),
+      onkeydown: (event) => this.keyed(event),
+    });
     this.files = new DroppedFiles();
     this.problem = h("div");
     this.hint = h("span", { class: "hint" });
-    this.sendButton = h("button", { type: "button", class: "primary", onclick: () => this.send("chat.send") }, "Send");
-    this.steerButton = h("button", { type: "button", title: "Into the run that is live, now", onclick: () => this.send("sessions.steer") }, "Steer");
+    this.sendButton = button("Send", () => this.send("chat.send"), { class: "primary" });
+    this.steerButton = button("Steer", () => this.send("sessions.steer"), { title: "Into the run that is live, now" });
     this.stopButton = confirmButton("Stop", "Stop the run?", () => this.stop());
-    this.chooser = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Choose files", onchange: () => this.addFiles([...(this.chooser.files ?? [])]) });
-    const attach = h("button", { type: "button", class: "quiet", onclick: () => this.chooser.click() }, "Attach");
-    this.form = h("div", { class: "form" }, this.problem, this.files, h("div", { class: "line" }, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton), this.hint);
-    this.readOnly = h("p", { class: "hint" }, "This page may only read. ", h("code", {}, "sessiond web --write"), " opens one that may send.");
+    this.chooser = h("input", {
+      type: "file",
+      multiple: true,
+      hidden: true,
+      "aria-label": "Choose files",
+      onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
+    });
+    const attach = wordButton("Attach", () => this.chooser.click());
+    this.form = h(
+      "div",
+      { class: "form" },
+      this.problem,
+      this.files,
+      h("div", { class: "line" }, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton),
+      this.hint,
+    );
+    this.readOnly = h(
+      "p",
+      { class: "hint" },
+      "This page may only read. ",
+      h("code", {}, "sessiond web --write"),
+      " opens one that may send.",
+    );
     this.append(this.form, this.readOnly);
   }
 
@@ -47,7 +68,11 @@ export class MessageComposer extends HTMLElement {
     this.readOnly.hidden = may;
     this.steerButton.hidden = !live;
     this.stopButton.hidden = !live;
-    text.placeholder = row?.readOnly ? `Go on with this ${row.source} session` : live ? "Send after this run, or steer it" : "Message";
+    text.placeholder = row?.readOnly
+      ? `Go on with this ${row.source} session`
+      : live
+        ? "Send after this run, or steer it"
+        : "Message";
     this.hint.textContent = row?.readOnly
       ? `A message goes on in a copy of it; ${row.source} keeps the session as it is.`
       : "";
@@ -61,7 +86,8 @@ export class MessageComposer extends HTMLElement {
   /** As high as its text, up to what the style allows. */
   fit() {
     const { text } = this;
-    if (text) text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
+    if (text)
+      text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
   }
 
   /** @param {KeyboardEvent} event */
@@ -76,7 +102,9 @@ export class MessageComposer extends HTMLElement {
     const { page, key, text, files, sendButton } = this;
     if (text.value.trim() === "" || sendButton.disabled) return;
     const steer = method === "sessions.steer";
-    const params = steer ? { key, message: text.value } : { sessionKey: key, message: text.value, ...(files.files.length > 0 && { attachments: files.attachments }) };
+    const params = steer
+      ? { key, message: text.value }
+      : { sessionKey: key, message: text.value, ...(files.files.length > 0 && { attachments: files.attachments }) };
     sendButton.disabled = true;
     try {
       const answer = await page.client.call(method, params);
@@ -116,6 +144,7 @@ export class MessageComposer extends HTMLElement {
     fill(this.problem, note);
   }
 
+  /** @override */
   focus() {
     this.text.focus();
   }

@@ -2,16 +2,6 @@
 
 import { objectOr, safeLine, textOr } from "./plain-text.js";
 
-/** @typedef {import("./types.js").Message} Message */
-
-/**
- * @typedef {{kind: "text", text: string}
- *   | {kind: "thinking", text: string}
- *   | {kind: "toolCall", id: string, name: string, args: unknown}
- *   | {kind: "image", mimeType: string, data: string}
- *   | {kind: "other", name: string}} Part
- */
-
 /** @typedef {{callId: string, name: string, text: string, isError: boolean, details: unknown}} ToolResult */
 
 const RESULT_ROLES = new Set(["toolResult", "tool", "bashExecution"]);
@@ -66,13 +56,13 @@ export function textOf(message) {
 
 /** A result message, as the line of its tool call shows it. @param {Message} message @returns {ToolResult} */
 export function resultOf(message) {
-  const output = message.role === "bashExecution" ? textOr(message["output"]) : "";
+  const output = message.role === "bashExecution" ? textOr(message.output) : "";
   return {
-    callId: textOr(message["toolCallId"]),
-    name: textOr(message["toolName"]),
+    callId: textOr(message.toolCallId),
+    name: textOr(message.toolName),
     text: output || textOf(message),
-    isError: message["isError"] === true || (typeof message["exitCode"] === "number" && message["exitCode"] !== 0),
-    details: message["details"],
+    isError: message.isError === true || (typeof message.exitCode === "number" && message.exitCode !== 0),
+    details: message.details,
   };
 }
 
@@ -82,9 +72,9 @@ export function resultOf(message) {
  * @param {Message} message @returns {{who: "user" | "session" | "assistant" | "system" | "other", word: string, from?: string}}
  */
 export function speakerOf(message) {
-  const provenance = objectOr(message["provenance"]);
-  if (provenance["kind"] === "inter_session") {
-    return { who: "session", word: "Session", from: textOr(provenance["sourceSessionKey"]) };
+  const provenance = objectOr(message.provenance);
+  if (provenance.kind === "inter_session") {
+    return { who: "session", word: "Session", from: textOr(provenance.sourceSessionKey) };
   }
   if (message.role === "user") return { who: "user", word: "You" };
   if (message.role === "assistant" || isToolResult(message)) return { who: "assistant", word: "Agent" };
@@ -96,7 +86,7 @@ export function speakerOf(message) {
 export function timeOf(message, stamp) {
   const told = stamp === undefined ? NaN : Date.parse(stamp);
   if (!Number.isNaN(told)) return told;
-  const own = message["timestamp"];
+  const own = message.timestamp;
   return typeof own === "number" && Number.isFinite(own) && Math.abs(own) < 8.64e15 ? own : null;
 }
 

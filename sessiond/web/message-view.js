@@ -2,16 +2,14 @@
 
 import { CodeBlock } from "./code-block.js";
 import { copyButton } from "./copy-button.js";
-import { custom, fill, h } from "./element.js";
+import { custom, fill, h, wordButton } from "./element.js";
 import { formatBytes, formatCount, formatMoment, formatTime, formatTokens } from "./format.js";
-import { isToolResult, jsonOf, partsOf, resultOf, speakerOf, textOf } from "./message-parts.js";
 import { keepChildren } from "./keyed-children.js";
+import { isToolResult, jsonOf, partsOf, resultOf, speakerOf, textOf } from "./message-parts.js";
 import { objectOr, safeLine } from "./plain-text.js";
 import { RichText } from "./rich-text.js";
 import { ToolCall } from "./tool-call.js";
 
-/** @typedef {import("./message-parts.js").Part} Part */
-/** @typedef {import("./transcript-pieces.js").MessagePiece} MessagePiece */
 /**
  * @typedef {object} MessageActions what a message can ask of the page
  * @property {(key: string) => void} open a session
@@ -50,9 +48,9 @@ export class MessageView extends HTMLElement {
       this.append(this.margin, this.body, this.tools);
     }
     if (isChanged) {
-      const { who, word, from } = speakerOf(piece.entry.message);
+      const { who, word } = speakerOf(piece.entry.message);
       this.className = `from-${isToolResult(piece.entry.message) ? "assistant" : who}${piece.isFirst ? " first" : ""}`;
-      this.dataset["seq"] = String(piece.entry.seq);
+      this.dataset.seq = String(piece.entry.seq);
       this.setAttribute("aria-label", `${word}, message ${piece.entry.seq}`);
       this.fillMargin(word);
       this.fillTools();
@@ -65,8 +63,15 @@ export class MessageView extends HTMLElement {
   fillMargin(word) {
     const { piece } = this.given();
     const { entry, isFirst } = piece;
-    const model = typeof entry.message["model"] === "string" ? safeLine(entry.message["model"]) : "";
-    const when = entry.at === null ? null : h("time", { title: momentAndTokens(entry), datetime: new Date(entry.at).toISOString() }, formatTime(entry.at));
+    const model = typeof entry.message.model === "string" ? safeLine(entry.message.model) : "";
+    const when =
+      entry.at === null
+        ? null
+        : h(
+            "time",
+            { title: momentAndTokens(entry), datetime: new Date(entry.at).toISOString() },
+            formatTime(entry.at),
+          );
     const who = h("span", { class: isFirst ? "who" : "unseen", title: model || false }, word);
     fill(this.margin, who, when);
   }
@@ -84,10 +89,12 @@ export class MessageView extends HTMLElement {
   bodyItems() {
     const { piece, actions } = this.given();
     const { message, cursor } = piece.entry;
-    const omitted = objectOr(message["omitted"])["bytes"];
+    const omitted = objectOr(message.omitted).bytes;
     if (typeof omitted === "number") {
-      const show = () => h("button", { type: "button", class: "quiet", onclick: () => actions.whole(piece) }, "Show it");
-      return [line(`omitted ${cursor}`, () => h("p", { class: "cut" }, `This message has ${formatBytes(omitted)}. `, show()))];
+      const show = () => wordButton("Show it", () => actions.whole(piece));
+      return [
+        line(`omitted ${cursor}`, () => h("p", { class: "cut" }, `This message has ${formatBytes(omitted)}. `, show())),
+      ];
     }
     if (isToolResult(message)) return [this.orphanItem()];
     const parts = partsOf(message);
@@ -95,7 +102,7 @@ export class MessageView extends HTMLElement {
     const { from } = speakerOf(message);
     if (from) items.unshift(this.senderItem(from));
     if (parts.length > this.most) items.push(this.moreItem(parts.length));
-    const error = message["errorMessage"];
+    const error = message.errorMessage;
     if (typeof error === "string") items.push(line("error", () => h("p", { class: "problem" }, safeLine(error, 2000))));
     if (piece.files.length > 0) items.push(line("files", () => fileList(piece.files)));
     return items.length > 0 ? items : [line("nothing", () => h("p", { class: "hint" }, "(nothing)"))];
@@ -105,23 +112,35 @@ export class MessageView extends HTMLElement {
   senderItem(from) {
     const { actions } = this.given();
     const open = () => actions.open(from);
-    return line("sender", () => h("p", { class: "sender" }, "from ", h("button", { type: "button", class: "quiet", title: safeLine(from), onclick: open }, h("bdi", {}, safeLine(actions.nameOf(from), 80)))));
+    return line("sender", () =>
+      h(
+        "p",
+        { class: "sender" },
+        "from ",
+        wordButton(h("bdi", {}, safeLine(actions.nameOf(from), 80)), open, { title: safeLine(from) }),
+      ),
+    );
   }
 
   /** A result whose call is not here. @returns {BodyItem} */
   orphanItem() {
     const { entry } = this.given().piece;
     const name = resultOf(entry.message).name || String(entry.message.role);
-    return this.callItem({ kind: "toolCall", id: entry.id, name, args: entry.message["command"] ?? "" }, entry);
+    return this.callItem({ kind: "toolCall", id: entry.id, name, args: entry.message.command ?? "" }, entry);
   }
 
   /** @param {Part} part @param {number} at @returns {BodyItem} */
   partItem(part, at) {
     switch (part.kind) {
       case "text":
-        return { ...line(`text ${at}`, () => custom(RichText).show(part.text)), version: part.text, update: (node) => node.show(part.text) };
+        return {
+          ...line(`text ${at}`, () => custom(RichText).show(part.text)),
+          version: part.text,
+          update: (node) => node.show(part.text),
+        };
       case "thinking": {
-        const build = () => folded("thinking", "Thinking", safeLine(part.text, 120), () => custom(RichText).show(part.text));
+        const build = () =>
+          folded("thinking", "Thinking", safeLine(part.text, 120), () => custom(RichText).show(part.text));
         return line(`thinking ${at} ${part.text.length}`, build);
       }
       case "toolCall":
@@ -133,12 +152,17 @@ export class MessageView extends HTMLElement {
     }
   }
 
-  /** @param {Extract<Part, {kind: "toolCall"}>} part @param {import("./types.js").Entry | undefined} result @returns {BodyItem} */
+  /** @param {ToolCallPart} part @param {Entry | undefined} result @returns {BodyItem} */
   callItem({ id, name, args }, result, at = 0) {
     const { entry, isRunning } = this.given().piece;
     const call = { id, name, args, at: entry.at, result, isLive: isRunning };
     const version = result?.cursor ?? String(isRunning);
-    return { key: `call ${at} ${id}`, version, build: () => custom(ToolCall).show(call), update: (node) => node.show(call) };
+    return {
+      key: `call ${at} ${id}`,
+      version,
+      build: () => custom(ToolCall).show(call),
+      update: (node) => node.show(call),
+    };
   }
 
   /** @param {number} count @returns {BodyItem} */
@@ -147,15 +171,23 @@ export class MessageView extends HTMLElement {
       this.most += 5 * PARTS_AT_ONCE;
       this.fillBody();
     };
-    const build = () => h("p", { class: "cut" }, `${formatCount(count - this.most)} more parts. `, h("button", { type: "button", class: "quiet", onclick: show }, "Show more"));
+    const build = () =>
+      h("p", { class: "cut" }, `${formatCount(count - this.most)} more parts. `, wordButton("Show more", show));
     return line(`more ${this.most}`, build);
   }
 
   /** What one can do with a message: seen when it is pointed at or has the focus. */
   fillTools() {
     const { message, seq } = this.given().piece.entry;
-    const raw = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-label": `Raw record of message ${seq}`, onclick: () => this.toggleRaw(raw) }, "Raw");
-    fill(this.tools, copyButton("Copy", () => textOf(message) || jsonOf(message), `message ${seq}`), raw);
+    const raw = wordButton("Raw", () => this.toggleRaw(raw), {
+      "aria-expanded": "false",
+      "aria-label": `Raw record of message ${seq}`,
+    });
+    fill(
+      this.tools,
+      copyButton("Copy", () => textOf(message) || jsonOf(message), `message ${seq}`),
+      raw,
+    );
   }
 
   /** @param {HTMLElement} button */
@@ -177,9 +209,9 @@ export class MessageView extends HTMLElement {
   }
 }
 
-/** @param {import("./types.js").Entry} entry */
+/** @param {Entry} entry */
 function momentAndTokens({ at, message }) {
-  const output = objectOr(message["usage"])["output"];
+  const output = objectOr(message.usage).output;
   const tokens = typeof output === "number" && output > 0 ? `, ${formatTokens(output)} tokens` : "";
   return `${formatMoment(at ?? 0)}${tokens}`;
 }
@@ -191,13 +223,22 @@ function line(key, build) {
 
 /** @param {MessagePiece["files"]} files */
 function fileList(files) {
-  return h("ul", { class: "files" }, files.map(({ name, bytes }) => h("li", {}, h("bdi", {}, safeLine(name)), ` ${formatBytes(bytes)}`)));
+  return h(
+    "ul",
+    { class: "files" },
+    files.map(({ name, bytes }) => h("li", {}, h("bdi", {}, safeLine(name)), ` ${formatBytes(bytes)}`)),
+  );
 }
 
 /** @param {string} kind @param {string} name @param {string} line @param {() => HTMLElement} inside */
 function folded(kind, name, line, inside) {
   const place = h("div", { class: "inside" });
-  const details = h("details", { class: kind, ontoggle: () => details.open && place.replaceChildren(inside()) }, h("summary", {}, h("span", { class: "name" }, name), h("bdi", { class: "what" }, line)), place);
+  const details = h(
+    "details",
+    { class: kind, ontoggle: () => details.open && place.replaceChildren(inside()) },
+    h("summary", {}, h("span", { class: "name" }, name), h("bdi", { class: "what" }, line)),
+    place,
+  );
   return details;
 }
 

@@ -1,6 +1,6 @@
 /** @file What happens now, where no session is open: who waits, what runs, what failed, what was said last. */
 
-import { fill, h } from "./element.js";
+import { fill, h, wordButton } from "./element.js";
 import { formatAge, formatCount } from "./format.js";
 import { keepChildren } from "./keyed-children.js";
 import { safeLine } from "./plain-text.js";
@@ -8,8 +8,7 @@ import { groupOf } from "./session-groups.js";
 import { isLive, nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {{key: string, row: import("./types.js").Row}} Item */
+/** @typedef {{key: string, row: Row}} Item */
 
 const MOST = 12;
 const FAILED_WITHIN_MS = 24 * 60 * 60 * 1000;
@@ -22,20 +21,43 @@ export class NowView extends HTMLElement {
     this.sections = [
       new NowSection(page, "Waits for you", (row) => stateOf(row) === "waiting"),
       new NowSection(page, "Running", isLive),
-      new NowSection(page, "Failed today", (row) => stateOf(row) === "error" && Date.now() - row.updatedAt < FAILED_WITHIN_MS),
+      new NowSection(
+        page,
+        "Failed today",
+        (row) => stateOf(row) === "error" && Date.now() - row.updatedAt < FAILED_WITHIN_MS,
+      ),
       new NowSection(page, "Said last", (row) => !isLive(row) && !["waiting", "error"].includes(stateOf(row))),
     ];
     this.calm = h("p", { class: "calm" });
     this.empty = emptyHint();
-    const keys = h("p", { class: "hint keys" }, h("kbd", {}, "Ctrl K"), " searches everything, ", h("kbd", {}, "?"), " shows all keys.");
-    this.append(h("div", { class: "content" }, h("h1", { class: "unseen" }, "What happens now"), this.empty, this.calm, this.sections, keys));
+    const keys = h(
+      "p",
+      { class: "hint keys" },
+      h("kbd", {}, "Ctrl K"),
+      " searches everything, ",
+      h("kbd", {}, "?"),
+      " shows all keys.",
+    );
+    this.append(
+      h(
+        "div",
+        { class: "content" },
+        h("h1", { class: "unseen" }, "What happens now"),
+        this.empty,
+        this.calm,
+        this.sections,
+        keys,
+      ),
+    );
     page.list.addEventListener("change", () => this.render());
   }
 
   render() {
     const { page, sections = [], calm } = this;
     if (this.hidden) return;
-    const items = [...page.list.rows.byKey].map(([key, row]) => ({ key, row })).sort((one, other) => other.row.updatedAt - one.row.updatedAt);
+    const items = [...page.list.rows.byKey]
+      .map(([key, row]) => ({ key, row }))
+      .sort((one, other) => other.row.updatedAt - one.row.updatedAt);
     for (const section of sections) section.render(items);
     const [waiting, running] = sections;
     const isCalm = waiting?.hidden !== false && running?.hidden !== false;
@@ -65,13 +87,23 @@ class NowSection extends HTMLElement {
     fill(heading, this.name, items.length > MOST && h("span", { class: "count" }, ` ${formatCount(items.length)}`));
     const now = Date.now();
     const parts = (/** @type {Item} */ { key, row }) => {
-      const name = h("button", { type: "button", class: "quiet", onclick: () => page.open(key) }, h("bdi", {}, safeLine(nameOf(row))));
-      const said = row.lastMessagePreview && row.lastMessagePreview !== row.title ? h("bdi", { class: "said" }, safeLine(row.lastMessagePreview.replace(/[`*#>|]+/g, ""), 160)) : null;
-      return [stateMark(stateOf(row)), name, h("span", { class: "where" }, safeLine(groupOf(row, "project").name, 30)), h("span", { class: "age" }, formatAge(row.updatedAt, now)), said];
+      const name = wordButton(h("bdi", {}, safeLine(nameOf(row))), () => page.open(key));
+      const said =
+        row.lastMessagePreview && row.lastMessagePreview !== row.title
+          ? h("bdi", { class: "said" }, safeLine(row.lastMessagePreview.replace(/[`*#>|]+/g, ""), 160))
+          : null;
+      return [
+        stateMark(stateOf(row)),
+        name,
+        h("span", { class: "where" }, safeLine(groupOf(row, "project").name, 30)),
+        h("span", { class: "age" }, formatAge(row.updatedAt, now)),
+        said,
+      ];
     };
     keepChildren(lines, items.slice(0, MOST), {
       key: ({ key }) => key,
-      version: ({ row }) => [stateOf(row), nameOf(row), formatAge(row.updatedAt, now), row.lastMessagePreview].join("\u0000"),
+      version: ({ row }) =>
+        [stateOf(row), nameOf(row), formatAge(row.updatedAt, now), row.lastMessagePreview].join("\u0000"),
       build: (item) => h("li", {}, parts(item)),
       update: (node, item) => fill(node, ...parts(item)),
     });

@@ -3,14 +3,11 @@
 import { safeLine } from "./plain-text.js";
 import { nameOf } from "./session-state.js";
 
-/** @typedef {import("./client.js").Client} Client */
-/** @typedef {import("./session-list.js").SessionList} SessionList */
-/** @typedef {import("./types.js").Row} Row */
 /** @typedef {"list" | "read" | "send" | "spawn" | "answer" | "admin"} Scope */
 
 export class PageContext {
   /**
-   * @param {Client} client @param {SessionList} list @param {import("./reading-marks.js").ReadingMarks} marks
+   * @param {Client} client @param {SessionList} list @param {ReadingMarks} marks
    * @param {{open: (key: string, cursor?: string) => void, spawn: (files: File[]) => void}} ways
    */
   constructor(client, list, marks, { open, spawn }) {

@@ -2,7 +2,7 @@
 
 import { Client } from "./client.js";
 import { ConnectionState } from "./connection-state.js";
-import { fill, h } from "./element.js";
+import { button, fill, h, wordButton } from "./element.js";
 import { FactsPanel } from "./facts-panel.js";
 import { PageContext } from "./page-context.js";
 import { problemNote } from "./problem-note.js";
@@ -46,7 +46,10 @@ function build(client) {
   const marks = new ReadingMarks(localStorage, sessionStorage);
   const page = new PageContext(client, list, marks, { open, spawn: (files) => void spawn.open(files) });
   const tree = new SessionTree(page);
-  const session = new SessionView(page, { back: () => go(""), facts: () => show(shown === "facts" ? "session" : "facts") });
+  const session = new SessionView(page, {
+    back: () => go(""),
+    facts: () => show(shown === "facts" ? "session" : "facts"),
+  });
   const facts = new FactsPanel(page, () => show("session"));
   const usage = new UsageView(page, () => history.back());
   const search = new SearchBox(page);
@@ -97,30 +100,50 @@ function build(client) {
   /** @param {string} view what has the place where there is place for one @returns {void} */
   function show(view) {
     shown = view;
-    columns.dataset["view"] = view;
+    columns.dataset.view = view;
     usage.hidden = view !== "usage";
     session.hidden = view === "usage";
   }
+  function toTree(toFilter = false) {
+    show(shown === "usage" ? "usage" : "tree");
+    if (toFilter) tree.filter.select();
+    else tree.focusCurrent();
+  }
   function barButtons() {
-    const help_ = h("button", { type: "button", class: "quiet", "aria-label": "Keys", title: "Keys (?)", onclick: () => help.showModal() }, "?");
-    const task = page.may("spawn") && h("button", { type: "button", onclick: () => spawn.open() }, "New task");
-    return [task, h("button", { type: "button", class: "quiet", onclick: () => go("usage") }, "Usage"), help_];
+    const help_ = wordButton("?", () => help.showModal(), { "aria-label": "Keys", title: "Keys (?)" });
+    const task = page.may("spawn") && button("New task", () => spawn.open());
+    return [task, wordButton("Usage", () => go("usage")), help_];
   }
   /** @returns {import("./shortcuts.js").Shortcut[]} */
   function shortcuts() {
     return [
       { keys: "Ctrl K", what: "search everything that was said", fits: withCtrl("k"), act: () => search.open(current) },
-      { keys: "Ctrl Shift F", what: "search in this session", fits: (event) => event.key.toLowerCase() === "f" && event.ctrlKey && event.shiftKey, act: () => search.open(current, true) },
-      { keys: "/", what: "filter the sessions", fits: plain("/"), act: () => (show("tree"), tree.filter?.select(), tree.filter?.focus()) },
+      {
+        keys: "Ctrl Shift F",
+        what: "search in this session",
+        fits: (event) => event.key.toLowerCase() === "f" && event.ctrlKey && event.shiftKey,
+        act: () => search.open(current, true),
+      },
+      {
+        keys: "/",
+        what: "filter the sessions",
+        fits: plain("/"),
+        act: () => toTree(true),
+      },
       { keys: "j  k", what: "next, previous prompt", fits: plain("j"), act: () => void session.transcript?.jump(1) },
       { keys: "", what: "", fits: plain("k"), act: () => void session.transcript?.jump(-1) },
       { keys: "g", what: "to the end", fits: plain("g"), act: () => void session.transcript?.toEnd() },
       { keys: "r", what: "write a message", fits: plain("r"), act: () => session.composer?.focus() },
       { keys: "n", what: "new task", fits: plain("n"), act: () => page.may("spawn") && void spawn.open() },
       { keys: "u", what: "usage", fits: plain("u"), act: () => go("usage") },
-      { keys: "t", what: "to the tree", fits: plain("t"), act: () => (show("tree"), tree.focusCurrent()) },
+      { keys: "t", what: "to the tree", fits: plain("t"), act: () => toTree() },
       { keys: "↑ ↓ ← →", what: "in the tree: move, fold, open" },
-      { keys: "Esc", what: "back to the tree", fits: plain("Escape"), act: () => (show(current ? "tree" : shown), tree.focusCurrent()) },
+      {
+        keys: "Esc",
+        what: "back to the tree",
+        fits: plain("Escape"),
+        act: () => toTree(),
+      },
     ];
   }
 }
@@ -152,7 +175,15 @@ function signInNote(problem, again) {
     h("h1", {}, "sessiond"),
     h("p", {}, "This page opens with a code that is good once, for 30 seconds. Ask for one in a terminal:"),
     h("pre", {}, "sessiond web"),
-    h("p", { class: "hint" }, "It reads. ", h("code", {}, "--write"), " may send and spawn, ", h("code", {}, "--admin"), " may do everything."),
+    h(
+      "p",
+      { class: "hint" },
+      "It reads. ",
+      h("code", {}, "--write"),
+      " may send and spawn, ",
+      h("code", {}, "--admin"),
+      " may do everything.",
+    ),
     problemNote(problem, again ? { again } : {}),
   );
 }

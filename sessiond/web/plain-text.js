@@ -6,8 +6,9 @@
 // Embeddings, overrides and isolates: they make `exe.gpj` read as something else. Marks (U+200E, U+200F) do no harm.
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 // Controls but tab and newline, and what shows nothing at all; the joiners of scripts and emoji are left.
-const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u2060-\u2064\ufeff\ufff9-\ufffb]/g;
-const ESCAPE_SEQUENCE = /\u001b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g;
+const INVISIBLE = /(?![\t\n])\p{Cc}|[\u00ad\u2060-\u2064\ufeff\ufff9-\ufffb]/gu;
+// Colours, and what sets a title: an escape (no other control is followed so) to its last character.
+const ESCAPE_SEQUENCE = /(?![\t\n\r])\p{Cc}(?:\[[0-9;?]*[ -/]*[@-~]|\][^\p{Cc}]*\p{Cc}?)/gu;
 
 /** Text of several lines with its traps made visible, and without the colours of terminals. @param {unknown} text */
 export function safeText(text) {

@@ -1,6 +1,6 @@
 /** @file An error where it happened: what happened, and what to do next. */
 
-import { h } from "./element.js";
+import { button, h } from "./element.js";
 import { safeText } from "./plain-text.js";
 
 /**
@@ -13,7 +13,7 @@ export function problemNote(problem, { what = "", again } = {}) {
     what && h("strong", {}, `${what} `),
     sentenceOf(problem),
     again && " ",
-    again && h("button", { type: "button", onclick: again }, "Try again"),
+    again && button("Try again", again),
   );
 }
 

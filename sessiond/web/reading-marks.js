@@ -1,7 +1,5 @@
 /** @file What one has read, and what one has begun to write, kept in the browser. Knows a storage; no DOM, no network. */
 
-/** @typedef {import("./types.js").Row} Row */
-
 const MOST_SESSIONS = 500;
 
 /** Until when each session was read, and drafts by session. */

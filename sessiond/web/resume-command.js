@@ -1,7 +1,5 @@
 /** @file The line that goes on with a session in its own program, in a terminal. Knows no DOM. */
 
-/** @typedef {import("./types.js").Row} Row */
-
 /** @type {Record<string, (id: string) => string[]>} */
 const COMMANDS = {
   claude: (id) => ["claude", "--resume", id],

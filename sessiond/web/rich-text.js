@@ -1,12 +1,10 @@
 /** @file The text of a message with the little markup that agents write. Every link asks before it leads anywhere. */
 
-import { CodeBlock, MOST_SHOWN, appendAll, showAll } from "./code-block.js";
+import { appendAll, CodeBlock, MOST_SHOWN, showAll } from "./code-block.js";
 import { custom, h } from "./element.js";
 import { askToFollow } from "./link-question.js";
 import { blocksOf, spansOf } from "./markup.js";
 import { cut, safeAddress, safeText } from "./plain-text.js";
-
-/** @typedef {import("./markup.js").Block} Block */
 
 export class RichText extends HTMLElement {
   /** @param {string} text */
@@ -17,7 +15,10 @@ export class RichText extends HTMLElement {
     }
     // What is this long is no prose: it stands as it is.
     const plain = h("p", { dir: "auto" }, safeText(cut(text, MOST_SHOWN)));
-    this.replaceChildren(plain, showAll(text.length - MOST_SHOWN, () => appendAll(plain, text)));
+    this.replaceChildren(
+      plain,
+      showAll(text.length - MOST_SHOWN, () => appendAll(plain, text)),
+    );
     return this;
   }
 }
@@ -26,7 +27,16 @@ export class RichText extends HTMLElement {
 function blockElement(block) {
   switch (block.type) {
     case "heading":
-      return h("p", { class: `heading level-${block.level}`, dir: "auto", role: "heading", "aria-level": Math.min(6, block.level + 2) }, spans(block.text));
+      return h(
+        "p",
+        {
+          class: `heading level-${block.level}`,
+          dir: "auto",
+          role: "heading",
+          "aria-level": Math.min(6, block.level + 2),
+        },
+        spans(block.text),
+      );
     case "code":
       return /^(diff|patch)$/.test(block.language)
         ? custom(CodeBlock, { class: "is-diff" }).show(block.text, block.language)
@@ -46,17 +56,29 @@ function blockElement(block) {
 
 /** @param {Extract<Block, {type: "list"}>} list */
 function listElement({ isNumbered, start, items }) {
-  const lines = items.map(({ depth, text }) => h("li", { class: depth > 0 && `depth-${depth}`, dir: "auto" }, spans(text)));
+  const lines = items.map(({ depth, text }) =>
+    h("li", { class: depth > 0 && `depth-${depth}`, dir: "auto" }, spans(text)),
+  );
   return isNumbered ? h("ol", { start }, lines) : h("ul", {}, lines);
 }
 
 /** @param {string[][]} rows */
 function tableElement([head = [], ...rows]) {
-  const cells = (/** @type {"th" | "td"} */ tag, /** @type {string[]} */ row) => row.map((cell) => h(tag, { dir: "auto" }, spans(cell)));
+  const cells = (/** @type {"th" | "td"} */ tag, /** @type {string[]} */ row) =>
+    row.map((cell) => h(tag, { dir: "auto" }, spans(cell)));
   return h(
     "div",
     { class: "table", tabindex: 0, role: "region", "aria-label": "Table" },
-    h("table", {}, h("thead", {}, h("tr", {}, cells("th", head))), h("tbody", {}, rows.map((row) => h("tr", {}, cells("td", row))))),
+    h(
+      "table",
+      {},
+      h("thead", {}, h("tr", {}, cells("th", head))),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, cells("td", row))),
+      ),
+    ),
   );
 }
 

@@ -7,7 +7,6 @@ import { problemNote } from "./problem-note.js";
 import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 
-/** @typedef {import("./page-context.js").PageContext} PageContext */
 /** @typedef {{key: string, cursor?: string, parts: (Node | string | null)[]}} Found */
 
 const TYPING_MS = 150;
@@ -23,13 +22,37 @@ export class SearchBox extends HTMLElement {
     this.found = [];
     this.at = 0;
     this.within = "";
-    this.input = h("input", { type: "search", role: "combobox", "aria-label": "Search everything that was said", "aria-expanded": "true", "aria-controls": "search-results", autocomplete: "off", spellcheck: "false", placeholder: "Search everything that was said", oninput: () => this.typed(), onkeydown: (event) => this.keyed(event) });
+    this.input = h("input", {
+      type: "search",
+      role: "combobox",
+      "aria-label": "Search everything that was said",
+      "aria-expanded": "true",
+      "aria-controls": "search-results",
+      autocomplete: "off",
+      spellcheck: "false",
+      placeholder: "Search everything that was said",
+      oninput: () => this.typed(),
+      onkeydown: (event) => this.keyed(event),
+    });
     this.here = h("input", { type: "checkbox", id: "search-here", onchange: () => this.typed() });
     this.hereLabel = h("label", { for: "search-here" }, this.here, " only in this session");
-    this.results = h("ul", { id: "search-results", role: "listbox", "aria-label": "Found", onclick: (event) => this.clicked(event) });
+    this.results = h("ul", {
+      id: "search-results",
+      role: "listbox",
+      "aria-label": "Found",
+      onclick: (event) => this.clicked(event),
+    });
     this.note = h("p", { class: "hint", role: "status" });
     this.problem = h("div");
-    this.dialog = h("dialog", { "aria-label": "Search", onclose: () => this.looking?.abort() }, this.input, this.hereLabel, this.results, this.note, this.problem);
+    this.dialog = h(
+      "dialog",
+      { "aria-label": "Search", onclose: () => this.looking?.abort() },
+      this.input,
+      this.hereLabel,
+      this.results,
+      this.note,
+      this.problem,
+    );
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
     this.append(this.dialog);
   }
@@ -62,10 +85,18 @@ export class SearchBox extends HTMLElement {
     const { page, within, here } = this;
     try {
       const where = here?.checked ? { sessionKey: within } : {};
-      const answer = await page.client.call("sessions_search", { query: cut(text, 512), limit: MOST_MATCHES, ...where }, { signal });
+      const answer = await page.client.call(
+        "sessions_search",
+        { query: cut(text, 512), limit: MOST_MATCHES, ...where },
+        { signal },
+      );
       if (signal.aborted) return;
-      const matches = answer.matches.map((/** @type {import("./types.js").Match} */ match) => this.matchFound(match, text));
-      const more = answer.hasMore ? `The newest ${MOST_MATCHES} places.` : matches.length + names.length === 0 ? `Nothing contains “${safeLine(text, 60)}”.` : "";
+      const matches = answer.matches.map((/** @type {Match} */ match) => this.matchFound(match, text));
+      const more = answer.hasMore
+        ? `The newest ${MOST_MATCHES} places.`
+        : matches.length + names.length === 0
+          ? `Nothing contains “${safeLine(text, 60)}”.`
+          : "";
       const partial = answer.partial ? ` ${answer.partial} sessions of other programs are still being read.` : "";
       this.show([...names, ...matches], more + partial);
     } catch (problem) {
@@ -86,23 +117,42 @@ export class SearchBox extends HTMLElement {
     });
     return fits.slice(0, MOST_NAMES).map(([key, row]) => ({
       key,
-      parts: [stateMark(stateOf(row)), h("bdi", { class: "title" }, ...marked(safeLine(nameOf(row)), text)), h("span", { class: "age" }, formatAge(row.updatedAt, Date.now()))],
+      parts: [
+        stateMark(stateOf(row)),
+        h("bdi", { class: "title" }, ...marked(safeLine(nameOf(row)), text)),
+        h("span", { class: "age" }, formatAge(row.updatedAt, Date.now())),
+      ],
     }));
   }
 
-  /** @param {import("./types.js").Match} match @param {string} text @returns {Found} */
+  /** @param {Match} match @param {string} text @returns {Found} */
   matchFound({ sessionKey, cursor, timestamp, role, snippet }, text) {
     const at = typeof timestamp === "number" ? timestamp : Date.parse(timestamp ?? "");
     const when = Number.isNaN(at) ? "" : formatAge(at, Date.now());
-    const place = h("span", { class: "where" }, h("bdi", {}, this.page.nameOf(sessionKey) ?? ""), ` · ${safeLine(role, 20)}`);
-    return { key: sessionKey, cursor, parts: [h("bdi", { class: "snippet" }, ...marked(safeLine(snippet, 300), text)), place, h("span", { class: "age" }, when)] };
+    const place = h(
+      "span",
+      { class: "where" },
+      h("bdi", {}, this.page.nameOf(sessionKey) ?? ""),
+      ` · ${safeLine(role, 20)}`,
+    );
+    return {
+      key: sessionKey,
+      cursor,
+      parts: [
+        h("bdi", { class: "snippet" }, ...marked(safeLine(snippet, 300), text)),
+        place,
+        h("span", { class: "age" }, when),
+      ],
+    };
   }
 
   /** @param {Found[]} found @param {string} note */
   show(found, note) {
     this.found = found;
     this.at = Math.min(this.at ?? 0, Math.max(0, found.length - 1));
-    const items = found.map(({ parts, cursor }, at) => h("li", { role: "option", id: `search-result-${at}`, class: cursor ? "match" : "name" }, parts));
+    const items = found.map(({ parts, cursor }, at) =>
+      h("li", { role: "option", id: `search-result-${at}`, class: cursor ? "match" : "name" }, parts),
+    );
     fill(this.results, items);
     fill(this.problem);
     this.note.textContent = note;
@@ -111,7 +161,7 @@ export class SearchBox extends HTMLElement {
 
   mark() {
     const items = [...(this.results.children ?? [])];
-    items.forEach((item, at) => item.setAttribute("aria-selected", String(at === this.at)));
+    for (const [at, item] of items.entries()) item.setAttribute("aria-selected", String(at === this.at));
     const current = items[this.at ?? 0];
     current?.scrollIntoView({ block: "nearest" });
     if (current) this.input.setAttribute("aria-activedescendant", current.id);

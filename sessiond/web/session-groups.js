@@ -4,32 +4,7 @@
  */
 
 import { folderName } from "./format.js";
-import { STATE_URGENCY, agentOf, nameOf, stateOf } from "./session-state.js";
-
-/** @typedef {import("./types.js").Row} Row */
-/** @typedef {"project" | "agent"} Grouping */
-
-/**
- * @typedef {object} GroupLine
- * @property {"group"} type
- * @property {string} id
- * @property {string} name
- * @property {string} [detail]
- * @property {number} count
- * @property {boolean} isOpen
- */
-/**
- * @typedef {object} SessionLine
- * @property {"session"} type
- * @property {string} id the canonical key
- * @property {Row} row
- * @property {number} depth
- * @property {number} below how many sessions are below it
- * @property {boolean} isOpen
- * @property {number} failedBelow how many of those failed
- * @property {string} place the project or agent, where the group does not say it
- */
-/** @typedef {GroupLine | SessionLine} TreeLine */
+import { agentOf, nameOf, STATE_URGENCY, stateOf } from "./session-state.js";
 
 /** @typedef {{key: string, row: Row, children: Branch[], newest: number, urgency: number, failed: number, below: number}} Branch */
 
@@ -66,10 +41,18 @@ export function treeLines(rows, { by, filter = "", folded = new Set(), opened = 
     if (group.roots.length === 0) continue;
     const isOpen = words.length > 0 || !folded.has(group.id);
     const { id, name, roots: members } = group;
-    lines.push({ type: "group", id, name, count: members.length, isOpen, ...(group.detail && { detail: group.detail }) });
+    lines.push({
+      type: "group",
+      id,
+      name,
+      count: members.length,
+      isOpen,
+      ...(group.detail && { detail: group.detail }),
+    });
     const isSection = SECTIONS.some((section) => section.id === id);
     const placed = (/** @type {Row} */ row) => (isSection ? groupOf(row, by).name : "");
-    if (isOpen) for (const root of members) addBranch(lines, root, 0, { folded, opened, all: words.length > 0, placed });
+    if (isOpen)
+      for (const root of members) addBranch(lines, root, 0, { folded, opened, all: words.length > 0, placed });
   }
   return lines;
 }
@@ -151,6 +134,8 @@ const newestFirst = (one, other) => other.newest - one.newest || (one.key < othe
 
 /** @param {Row} row @param {string[]} words */
 function fits(row, words) {
-  const text = [nameOf(row), row.title, row.key, row.cwd, row.model, row.source, row.nativeId, stateOf(row)].join("\n").toLowerCase();
+  const text = [nameOf(row), row.title, row.key, row.cwd, row.model, row.source, row.nativeId, stateOf(row)]
+    .join("\n")
+    .toLowerCase();
   return words.every((word) => text.includes(word));
 }

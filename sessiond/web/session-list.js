@@ -5,9 +5,6 @@
 
 import { SessionRows } from "./session-rows.js";
 
-/** @typedef {import("./types.js").Row} Row */
-/** @typedef {import("./client.js").Client} Client */
-
 // What is asked for first is on the screen first.
 const FIRST_PAGE = 60;
 const PAGE = 200;
@@ -94,7 +91,9 @@ export class SessionList extends EventTarget {
     const found = await this.client.call("sessions.list", { search: key, limit: 20, includeArchived: true });
     for (const row of found.sessions) if (!row.archived) this.rows.put(row);
     this.tell();
-    return this.rows.get(key) ?? found.sessions.find((/** @type {Row} */ row) => row.key === key || row.sessionId === key);
+    return (
+      this.rows.get(key) ?? found.sessions.find((/** @type {Row} */ row) => row.key === key || row.sessionId === key)
+    );
   }
 
   /** @param {{sessionKey: string, phase: string, row?: any}} change */

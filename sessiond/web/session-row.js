@@ -6,7 +6,6 @@ import { safeLine } from "./plain-text.js";
 import { agentOf, nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 
-/** @typedef {import("./session-groups.js").SessionLine} SessionLine */
 /** @typedef {{now: number, isUnread: boolean, isSelected: boolean}} Look */
 
 export class SessionRow extends HTMLElement {
@@ -19,7 +18,12 @@ export class SessionRow extends HTMLElement {
     this.setAttribute("aria-selected", String(isSelected));
     if (below > 0) this.setAttribute("aria-expanded", String(isOpen));
     else this.removeAttribute("aria-expanded");
-    this.className = [`depth-${Math.min(depth, 6)}`, isUnread ? "unread" : "", isSelected ? "selected" : "", row.archived ? "archived" : ""].join(" ");
+    this.className = [
+      `depth-${Math.min(depth, 6)}`,
+      isUnread ? "unread" : "",
+      isSelected ? "selected" : "",
+      row.archived ? "archived" : "",
+    ].join(" ");
     fill(
       this,
       h("span", { class: "twisty", "aria-hidden": "true" }, below > 0 ? "›" : ""),
@@ -33,7 +37,7 @@ export class SessionRow extends HTMLElement {
   }
 }
 
-/** @param {SessionLine} line @param {import("./session-state.js").State} state @param {number} below @param {number} failed */
+/** @param {SessionLine} line @param {SessionState} state @param {number} below @param {number} failed */
 function metaOf({ row, isOpen, place }, state, below, failed) {
   const isLoud = state !== "idle" && state !== "done";
   const tokens = row.totalTokens ?? ((row.inputTokens ?? 0) + (row.outputTokens ?? 0) || undefined);
@@ -49,7 +53,7 @@ function metaOf({ row, isOpen, place }, state, below, failed) {
   return words.filter(Boolean).flatMap((word, at) => (at === 0 ? [word] : [" · ", word]));
 }
 
-/** @param {import("./types.js").Row} row @param {import("./session-state.js").State} state */
+/** @param {Row} row @param {SessionState} state */
 function wordOf(row, state) {
   if (state === "waiting") return row.waiting?.title ? `waits: ${safeLine(row.waiting.title, 60)}` : "waits for you";
   if (state === "error") return row.status === "timeout" ? "took too long" : "failed";
@@ -58,7 +62,17 @@ function wordOf(row, state) {
 
 /** All that the row shows, as one text: it is built again only where that changed. @param {SessionLine} line @param {Look} look */
 export function versionOfRow({ row, depth, below, isOpen, failedBelow, place }, { now, isUnread, isSelected }) {
-  const shown = [nameOf(row), stateOf(row), row.status, row.waiting?.title, formatAge(row.updatedAt, now), row.model, row.totalTokens, row.inputTokens, row.outputTokens];
+  const shown = [
+    nameOf(row),
+    stateOf(row),
+    row.status,
+    row.waiting?.title,
+    formatAge(row.updatedAt, now),
+    row.model,
+    row.totalTokens,
+    row.inputTokens,
+    row.outputTokens,
+  ];
   return [...shown, depth, below, isOpen, failedBelow, place, isUnread, isSelected].join("\u0000");
 }
 

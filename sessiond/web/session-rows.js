@@ -2,8 +2,6 @@
 
 import { agentOf } from "./session-state.js";
 
-/** @typedef {import("./types.js").Row} Row */
-
 /** Rows by key. Keys are canonical: `main` stands under the key of its agent. */
 export class SessionRows {
   constructor() {

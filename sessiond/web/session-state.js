@@ -1,9 +1,6 @@
 /** @file How a session is doing, in one word: of its row alone. Knows no DOM. */
 
-/** @typedef {import("./types.js").Row} Row */
-/** @typedef {"waiting" | "running" | "queued" | "error" | "aborted" | "done" | "idle"} State */
-
-/** What people read for each state. @type {Record<State, string>} */
+/** What people read for each state. @type {Record<SessionState, string>} */
 export const STATE_WORDS = {
   waiting: "waits for you",
   running: "running",
@@ -14,17 +11,24 @@ export const STATE_WORDS = {
   idle: "idle",
 };
 
-/** What wants to be seen first: the lower, the higher up. @type {Record<State, number>} */
+/** What wants to be seen first: the lower, the higher up. @type {Record<SessionState, number>} */
 export const STATE_URGENCY = { waiting: 0, running: 1, queued: 1, error: 2, aborted: 3, done: 3, idle: 3 };
 
-/** @type {Record<string, State>} */
-const OF_STATUS = { queued: "queued", running: "running", ok: "done", error: "error", timeout: "error", aborted: "aborted" };
+/** @type {Record<string, SessionState>} */
+const OF_STATUS = {
+  queued: "queued",
+  running: "running",
+  ok: "done",
+  error: "error",
+  timeout: "error",
+  aborted: "aborted",
+};
 
-/** @param {Row} row @returns {State} */
+/** @param {Row} row @returns {SessionState} */
 export function stateOf(row) {
   if (row.waiting !== undefined || row.state === "waiting") return "waiting";
   if (row.status === "queued" || (row.queuedRuns && row.status !== "running")) return "queued";
-  if (row.state !== undefined && row.state in STATE_WORDS) return /** @type {State} */ (row.state);
+  if (row.state !== undefined && row.state in STATE_WORDS) return /** @type {SessionState} */ (row.state);
   return (row.status !== undefined && OF_STATUS[row.status]) || "idle";
 }
 

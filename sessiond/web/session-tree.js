@@ -1,16 +1,13 @@
 /** @file The tree of all sessions: filter, grouping, and the keys that move in it. */
 
-import { custom, fill, h } from "./element.js";
+import { custom, fill, h, wordButton } from "./element.js";
 import { formatCount } from "./format.js";
 import { keepChildren } from "./keyed-children.js";
+import { emptyHint } from "./now-view.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
 import { treeLines } from "./session-groups.js";
-import { emptyHint } from "./now-view.js";
 import { SessionRow, versionOfRow } from "./session-row.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {import("./session-groups.js").TreeLine} TreeLine */
 
 const LOOK_FURTHER_MS = 200;
 
@@ -27,14 +24,36 @@ export class SessionTree extends HTMLElement {
     this.lines = [];
     this.selected = "";
     this.current = "";
-    /** @type {import("./session-groups.js").Grouping} */
+    /** @type {Grouping} */
     this.grouping = page.marks.preference("grouping", "project") === "agent" ? "agent" : "project";
-    this.filter = h("input", { type: "search", placeholder: "Filter sessions", "aria-label": "Filter sessions", autocomplete: "off", spellcheck: "false", oninput: () => this.filtered(), onkeydown: (event) => this.filterKey(event) });
-    this.grouper = h("select", { "aria-label": "Group by", onchange: () => this.regroup() }, h("option", { value: "project" }, "by project"), h("option", { value: "agent" }, "by agent"));
+    this.filter = h("input", {
+      type: "search",
+      placeholder: "Filter sessions",
+      "aria-label": "Filter sessions",
+      autocomplete: "off",
+      spellcheck: "false",
+      oninput: () => this.filtered(),
+      onkeydown: (event) => this.filterKey(event),
+    });
+    this.grouper = h(
+      "select",
+      { "aria-label": "Group by", onchange: () => this.regroup() },
+      h("option", { value: "project" }, "by project"),
+      h("option", { value: "agent" }, "by agent"),
+    );
     this.grouper.value = this.grouping;
-    this.tree = h("div", { role: "tree", "aria-label": "Sessions", class: "lines", onkeydown: (event) => this.treeKey(event), onclick: (event) => this.clicked(event) });
+    this.tree = h("div", {
+      role: "tree",
+      "aria-label": "Sessions",
+      class: "lines",
+      onkeydown: (event) => this.treeKey(event),
+      onclick: (event) => this.clicked(event),
+    });
     this.note = h("div", { class: "note" });
-    this.append(h("div", { class: "tree-head" }, this.filter, this.grouper), h("div", { class: "scroller" }, this.tree, this.note));
+    this.append(
+      h("div", { class: "tree-head" }, this.filter, this.grouper),
+      h("div", { class: "scroller" }, this.tree, this.note),
+    );
     page.list.addEventListener("change", () => this.render());
     this.render();
   }
@@ -42,17 +61,26 @@ export class SessionTree extends HTMLElement {
   render() {
     const { page, tree, filter } = this;
     const { rows } = page.list;
-    this.lines = treeLines(rows.byKey, { by: this.grouping ?? "project", filter: filter.value, folded: this.folded, opened: this.opened });
+    this.lines = treeLines(rows.byKey, {
+      by: this.grouping ?? "project",
+      filter: filter.value,
+      folded: this.folded,
+      opened: this.opened,
+    });
     const now = Date.now();
-    const lookOf = (/** @type {import("./session-groups.js").SessionLine} */ line) => ({
+    const lookOf = (/** @type {SessionLine} */ line) => ({
       now,
       isUnread: line.id !== this.selected && page.marks.isUnread(line.id, line.row),
       isSelected: line.id === this.selected,
     });
     keepChildren(tree, this.lines, {
       key: (line) => line.id,
-      version: (line) => (line.type === "group" ? `${line.name} ${line.count} ${line.isOpen}` : versionOfRow(line, lookOf(line))),
-      build: (line) => (line.type === "group" ? showGroup(h("div", { class: "group", role: "treeitem", "aria-level": 1 }), line) : custom(SessionRow).show(line, lookOf(line))),
+      version: (line) =>
+        line.type === "group" ? `${line.name} ${line.count} ${line.isOpen}` : versionOfRow(line, lookOf(line)),
+      build: (line) =>
+        line.type === "group"
+          ? showGroup(h("div", { class: "group", role: "treeitem", "aria-level": 1 }), line)
+          : custom(SessionRow).show(line, lookOf(line)),
       update: (node, line) => (line.type === "group" ? showGroup(node, line) : node.show(line, lookOf(line))),
     });
     this.markCurrent();
@@ -62,11 +90,23 @@ export class SessionTree extends HTMLElement {
   renderNote() {
     const { page, note, lines, filter } = this;
     const { list } = page;
-    if (list.problem && list.rows.size === 0) return fill(note, problemNote(list.problem, { what: "The sessions cannot be listed.", again: () => list.load() }));
+    if (list.problem && list.rows.size === 0)
+      return fill(
+        note,
+        problemNote(list.problem, { what: "The sessions cannot be listed.", again: () => list.load() }),
+      );
     if (list.state === "loading") return fill(note, h("p", { class: "hint" }, "Reading …"));
     if (list.rows.size === 0) return fill(note, emptyHint(), h("p", { class: "hint wide" }, "No sessions yet."));
-    const more = list.olderCursor !== null && h("button", { type: "button", class: "quiet", onclick: () => list.loadOlder().catch(() => {}) }, "Older sessions");
-    const nothing = lines.length === 0 && h("p", { class: "hint" }, `No session is called “${filter.value}”. `, h("kbd", {}, "Ctrl K"), " looks into what was said.");
+    const more = list.olderCursor !== null && wordButton("Older sessions", () => list.loadOlder().catch(() => {}));
+    const nothing =
+      lines.length === 0 &&
+      h(
+        "p",
+        { class: "hint" },
+        `No session is called “${filter.value}”. `,
+        h("kbd", {}, "Ctrl K"),
+        " looks into what was said.",
+      );
     fill(note, nothing, more);
   }
 
@@ -74,8 +114,11 @@ export class SessionTree extends HTMLElement {
   markCurrent() {
     const nodes = this.nodes();
     const { lines = [] } = this;
-    const at = Math.max(0, lines.findIndex(({ id }) => id === (this.current || this.selected)));
-    nodes.forEach((node, one) => node.setAttribute("tabindex", one === at ? "0" : "-1"));
+    const at = Math.max(
+      0,
+      lines.findIndex(({ id }) => id === (this.current || this.selected)),
+    );
+    for (const [one, node] of nodes.entries()) node.tabIndex = one === at ? 0 : -1;
   }
 
   /** @param {string} key */
@@ -127,8 +170,10 @@ export class SessionTree extends HTMLElement {
     const moves = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: lines.length - 1 };
     if (event.key in moves) this.focusAt(moves[/** @type {keyof typeof moves} */ (event.key)]);
     else if (event.key === "ArrowRight") isFoldable(line) && !line.isOpen ? this.fold(line) : this.focusAt(at + 1);
-    else if (event.key === "ArrowLeft") isFoldable(line) && line.isOpen ? this.fold(line) : this.focusAt(parentOf(lines, at));
-    else if (event.key === "Enter" || event.key === " ") line.type === "group" ? this.fold(line) : this.page.open(line.id);
+    else if (event.key === "ArrowLeft")
+      isFoldable(line) && line.isOpen ? this.fold(line) : this.focusAt(parentOf(lines, at));
+    else if (event.key === "Enter" || event.key === " ")
+      line.type === "group" ? this.fold(line) : this.page.open(line.id);
     else return;
     event.preventDefault();
   }
@@ -164,7 +209,9 @@ export class SessionTree extends HTMLElement {
 
   /** To the line that the keys are on. */
   focusCurrent() {
-    this.nodes().find((node) => node.tabIndex === 0)?.focus();
+    this.nodes()
+      .find((node) => node.tabIndex === 0)
+      ?.focus();
   }
 
   /** @returns {HTMLElement[]} */
@@ -173,12 +220,17 @@ export class SessionTree extends HTMLElement {
   }
 }
 
-/** @param {HTMLElement} node @param {import("./session-groups.js").GroupLine} line */
+/** @param {HTMLElement} node @param {GroupLine} line */
 function showGroup(node, { id, name, count, detail, isOpen }) {
   node.setAttribute("aria-expanded", String(isOpen));
   node.classList.add(id === "waiting" || id === "running" ? id : "place");
   if (detail) node.setAttribute("title", safeLine(detail));
-  fill(node, h("span", { class: "twisty", "aria-hidden": "true" }, "›"), h("bdi", { class: "title" }, safeLine(name)), h("span", { class: "age" }, formatCount(count)));
+  fill(
+    node,
+    h("span", { class: "twisty", "aria-hidden": "true" }, "›"),
+    h("bdi", { class: "title" }, safeLine(name)),
+    h("span", { class: "age" }, formatCount(count)),
+  );
   return node;
 }
 

@@ -1,16 +1,14 @@
 /** @file The middle column: a session with its head, transcript and composer; without one, what happens now. */
 
-import { MessageComposer } from "./message-composer.js";
 import { copyButton } from "./copy-button.js";
-import { fill, h } from "./element.js";
+import { fill, h, wordButton } from "./element.js";
+import { MessageComposer } from "./message-composer.js";
 import { NowView } from "./now-view.js";
 import { safeLine } from "./plain-text.js";
 import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 import { fetchMarkdown } from "./transcript-markdown.js";
 import { TranscriptView } from "./transcript-view.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
 
 export class SessionView extends HTMLElement {
   /** @param {PageContext} page @param {{back: () => void, facts: () => void}} ways */
@@ -24,15 +22,17 @@ export class SessionView extends HTMLElement {
     this.composer = new MessageComposer(page);
     this.heading = h("h1", { tabindex: -1 });
     this.state = h("span", { class: "state", role: "status" });
-    const markdown = copyButton("Copy as Markdown", () => fetchMarkdown(page.client, this.key ?? "", nameOf(this.row() ?? /** @type {any} */ ({ key: this.key }))));
+    const markdown = copyButton("Copy as Markdown", () =>
+      fetchMarkdown(page.client, this.key ?? "", nameOf(this.row() ?? /** @type {any} */ ({ key: this.key }))),
+    );
     this.head = h(
       "div",
       { class: "session-head" },
-      h("button", { type: "button", class: "quiet back", onclick: back, "aria-label": "Back to the sessions" }, "‹ Sessions"),
+      wordButton("‹ Sessions", back, { class: "back", "aria-label": "Back to the sessions" }),
       this.heading,
       this.state,
       markdown,
-      h("button", { type: "button", class: "quiet to-facts", onclick: facts }, "Facts"),
+      wordButton("Facts", facts, { class: "to-facts" }),
     );
     this.append(this.now, this.head, this.transcript, this.composer);
     page.list.addEventListener("change", () => this.renderHead());
@@ -60,9 +60,13 @@ export class SessionView extends HTMLElement {
     const name = row ? safeLine(nameOf(row)) : key;
     if (heading.textContent !== name) fill(heading, h("bdi", {}, name));
     const word = row ? `${stateOf(row)} ${row.readOnly ?? ""}` : "";
-    if (row && state.dataset["word"] !== word) {
-      state.dataset["word"] = word;
-      fill(state, stateMark(stateOf(row), true), row.readOnly && h("span", { class: "hint" }, ` · ${row.source} keeps it: read only here`));
+    if (row && state.dataset.word !== word) {
+      state.dataset.word = word;
+      fill(
+        state,
+        stateMark(stateOf(row), true),
+        row.readOnly && h("span", { class: "hint" }, ` · ${row.source} keeps it: read only here`),
+      );
     }
     if (!row) fill(state);
     composer?.show(key, row);

@@ -1,6 +1,6 @@
 /** @file The keys of the page, and the list of them that `?` shows. Keys alone work where nobody types. */
 
-import { h } from "./element.js";
+import { button, h } from "./element.js";
 
 /**
  * @typedef {object} Shortcut
@@ -33,19 +33,35 @@ export function listen(shortcuts) {
 }
 
 /** A key without any modifier but shift. @param {string} key */
-export const plain = (key) => (/** @type {KeyboardEvent} */ event) => event.key === key && !event.ctrlKey && !event.metaKey && !event.altKey;
+export const plain = (key) => (/** @type {KeyboardEvent} */ event) =>
+  event.key === key && !event.ctrlKey && !event.metaKey && !event.altKey;
 
 /** A key with Ctrl, or with Command. @param {string} key */
-export const withCtrl = (key) => (/** @type {KeyboardEvent} */ event) => event.key.toLowerCase() === key && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
+export const withCtrl = (key) => (/** @type {KeyboardEvent} */ event) =>
+  event.key.toLowerCase() === key && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
 
 /** @param {EventTarget | null} target */
 function isTyping(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(input|textarea|select)$/i.test(target.tagName));
+  return (
+    target instanceof HTMLElement && (target.isContentEditable || /^(input|textarea|select)$/i.test(target.tagName))
+  );
 }
 
 /** @param {Shortcut[]} shortcuts */
 function helpDialog(shortcuts) {
-  const lines = shortcuts.filter(({ keys }) => keys).map(({ keys, what }) => h("div", {}, h("dt", {}, h("kbd", {}, keys)), h("dd", {}, what)));
-  const dialog = h("dialog", { class: "keys", "aria-label": "Keys" }, h("h2", {}, "Keys"), h("dl", {}, lines), h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+  const lines = shortcuts
+    .filter(({ keys }) => keys)
+    .map(({ keys, what }) => h("div", {}, h("dt", {}, h("kbd", {}, keys)), h("dd", {}, what)));
+  const dialog = h(
+    "dialog",
+    { class: "keys", "aria-label": "Keys" },
+    h("h2", {}, "Keys"),
+    h("dl", {}, lines),
+    h(
+      "div",
+      { class: "buttons" },
+      button("Close", () => dialog.close()),
+    ),
+  );
   return dialog;
 }

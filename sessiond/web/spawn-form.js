@@ -1,11 +1,9 @@
 /** @file A task for a new sub-agent: what to do, which agent, files. */
 
 import { DroppedFiles } from "./dropped-files.js";
-import { fill, h } from "./element.js";
+import { button, fill, h } from "./element.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
 
 export class SpawnForm extends HTMLElement {
   /** @param {PageContext} page */
@@ -18,20 +16,37 @@ export class SpawnForm extends HTMLElement {
     this.model = h("input", { id: "spawn-model", autocomplete: "off", placeholder: "the agent's" });
     this.files = new DroppedFiles();
     this.problem = h("div");
-    this.chooser = h("input", { id: "spawn-files", type: "file", multiple: true, onchange: () => this.addFiles([...(this.chooser.files ?? [])]) });
-    this.start = h("button", { type: "button", class: "primary", onclick: () => this.spawn() }, "Start");
+    this.chooser = h("input", {
+      id: "spawn-files",
+      type: "file",
+      multiple: true,
+      onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
+    });
+    this.start = button("Start", () => this.spawn(), { class: "primary" });
     this.dialog = h(
       "dialog",
       { class: "spawn", "aria-label": "New task" },
       h("h2", {}, "New task"),
       h("label", { for: "spawn-task" }, "What is to be done"),
       this.task,
-      h("div", { class: "row" }, h("div", {}, h("label", { for: "spawn-agent" }, "Agent"), this.agent), h("div", {}, h("label", { for: "spawn-label" }, "Label"), this.label), h("div", {}, h("label", { for: "spawn-model" }, "Model"), this.model)),
+      h(
+        "div",
+        { class: "row" },
+        h("div", {}, h("label", { for: "spawn-agent" }, "Agent"), this.agent),
+        h("div", {}, h("label", { for: "spawn-label" }, "Label"), this.label),
+        h("div", {}, h("label", { for: "spawn-model" }, "Model"), this.model),
+      ),
       h("label", { for: "spawn-files" }, "Files (or drop them onto the page)"),
       this.chooser,
       this.files,
       this.problem,
-      h("div", { class: "buttons" }, h("span", { class: "hint" }, h("kbd", {}, "Ctrl Enter"), " starts it"), h("button", { type: "button", onclick: () => this.dialog.close() }, "Cancel"), this.start),
+      h(
+        "div",
+        { class: "buttons" },
+        h("span", { class: "hint" }, h("kbd", {}, "Ctrl Enter"), " starts it"),
+        button("Cancel", () => this.dialog.close()),
+        this.start,
+      ),
     );
     this.append(this.dialog);
   }
@@ -53,8 +68,11 @@ export class SpawnForm extends HTMLElement {
     await this.addFiles(files);
     try {
       const answer = await page.client.call("agents_list");
-      const agents = /** @type {import("./types.js").Agent[]} */ (answer.agents);
-      fill(agent, agents.map(({ id, name }) => h("option", { value: id }, name ? `${safeLine(name)} (${id})` : id)));
+      const agents = /** @type {AgentChoice[]} */ (answer.agents);
+      fill(
+        agent,
+        agents.map(({ id, name }) => h("option", { value: id }, name ? `${safeLine(name)} (${id})` : id)),
+      );
     } catch (problem) {
       this.say(problemNote(problem, { what: "The agents cannot be listed." }));
     }

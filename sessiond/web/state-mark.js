@@ -3,9 +3,7 @@
 import { h, svg } from "./element.js";
 import { STATE_WORDS } from "./session-state.js";
 
-/** @typedef {import("./session-state.js").State} State */
-
-/** Within a square of 12. @type {Record<State, {tag: string, props: Record<string, string | number>}[]>} */
+/** Within a square of 12. @type {Record<SessionState, {tag: string, props: Record<string, string | number>}[]>} */
 const SHAPES = {
   waiting: [{ tag: "path", props: { d: "M6 .5 11.5 6 6 11.5 .5 6Z" } }],
   running: [{ tag: "path", props: { d: "M2.5 1 11 6 2.5 11Z" } }],
@@ -16,7 +14,7 @@ const SHAPES = {
   idle: [{ tag: "circle", props: { cx: 6, cy: 6, r: 2.5, class: "hollow" } }],
 };
 
-/** @param {State} state @param {boolean} [withWord] whether its word stands beside it to be read */
+/** @param {SessionState} state @param {boolean} [withWord] whether its word stands beside it to be read */
 export function stateMark(state, withWord = false) {
   const shapes = SHAPES[state].map(({ tag, props }) => svg(tag, props));
   const drawing = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, ...shapes);

@@ -4,11 +4,10 @@ import { CodeBlock } from "./code-block.js";
 import { DiffView } from "./diff-view.js";
 import { custom, h } from "./element.js";
 import { formatDuration } from "./format.js";
-import { resultOf } from "./message-parts.js";
 import { countChanges, diffLines, patchLines } from "./line-diff.js";
+import { resultOf } from "./message-parts.js";
 import { changesOf, detailsOf, summarizeCall, toolName } from "./tool-summary.js";
 
-/** @typedef {import("./types.js").Entry} Entry */
 /**
  * @typedef {object} Call
  * @property {string} id
@@ -59,10 +58,16 @@ export class ToolCall extends HTMLElement {
     const { call } = this;
     if (!call || !this.details.open) return;
     const changes = changesOf(call.args);
-    const asked = changes.length > 0 ? changes.map((change) => custom(DiffView).show(change)) : detailsElement(call.args);
+    const asked =
+      changes.length > 0 ? changes.map((change) => custom(DiffView).show(change)) : detailsElement(call.args);
     const found = call.result && resultOf(call.result.message);
-    const answer = found?.text ? custom(CodeBlock, { class: found.isError && "error" }).show(found.text, found.isError ? "error" : "result") : null;
-    this.inside.replaceChildren(...asked, ...(answer ? [answer] : found ? [h("p", { class: "hint" }, "It answered nothing.")] : []));
+    const answer = found?.text
+      ? custom(CodeBlock, { class: found.isError && "error" }).show(found.text, found.isError ? "error" : "result")
+      : null;
+    this.inside.replaceChildren(
+      ...asked,
+      ...(answer ? [answer] : found ? [h("p", { class: "hint" }, "It answered nothing.")] : []),
+    );
   }
 }
 
@@ -78,7 +83,13 @@ function sizeOf(args) {
     added += counted.added;
     removed += counted.removed;
   }
-  return h("span", { class: "size" }, h("span", { class: "added" }, `+${added}`), " ", h("span", { class: "removed" }, `−${removed}`));
+  return h(
+    "span",
+    { class: "size" },
+    h("span", { class: "added" }, `+${added}`),
+    " ",
+    h("span", { class: "removed" }, `−${removed}`),
+  );
 }
 
 /** @param {unknown} args */

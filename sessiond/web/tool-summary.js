@@ -13,8 +13,6 @@ const AFTER = ["new_string", "newString", "newText", "new_str"];
 const PATHS = ["file_path", "filePath", "path", "absolute_path", "notebook_path"];
 const PATCHES = ["patch", "diff", "input", "patchText"];
 
-/** @typedef {{path: string, before: string, after: string} | {path: string, patch: string}} Change */
-
 /** The name as people know it: `mcp__github__list_issues` is `github.list_issues`. @param {string} name */
 export const toolName = (name) => safeLine(name.replace(/^mcp__(.+?)__/, "$1."), 60);
 
@@ -38,7 +36,7 @@ export function changesOf(args) {
   const given = parsed(args);
   if (typeof given === "string") return isPatch(given) ? [{ path: "", patch: given }] : [];
   const path = firstText(given, PATHS) ?? "";
-  const edits = Array.isArray(given["edits"]) ? given["edits"].map(objectOr) : [given];
+  const edits = Array.isArray(given.edits) ? given.edits.map(objectOr) : [given];
   const changes = edits.flatMap((edit) => {
     const before = firstText(edit, BEFORE);
     const after = firstText(edit, AFTER);
@@ -57,7 +55,7 @@ export function detailsOf(args) {
   if (typeof given === "string") return given;
   const [name, ...others] = Object.keys(given);
   const only = others.length === 0 && name !== undefined ? given[name] : undefined;
-  const command = textOr(given["command"]) || textOr(given["cmd"]);
+  const command = textOr(given.command) || textOr(given.cmd);
   if (command) return command;
   return typeof only === "string" ? only : name === undefined ? "" : jsonOf(given);
 }

@@ -5,10 +5,6 @@
 
 import { TranscriptWindow } from "./transcript-window.js";
 
-/** @typedef {import("./client.js").Client} Client */
-/** @typedef {import("./types.js").HistoryPage} HistoryPage */
-/** @typedef {{id: string, name: string, args: unknown, phase: string, isError: boolean}} LiveTool */
-
 const FIRST_PAGE = 40;
 const PAGE = 60;
 const MOST_LIVE_TOOLS = 50;
@@ -89,9 +85,14 @@ export class TranscriptFeed extends EventTarget {
   }
 
   /** @param {any} event */
-  takeTool({ toolCallId, name, args, phase, isError }) {
+  takeTool({ toolCallId, name, args, phase }) {
     const known = this.liveTools.get(toolCallId);
-    this.liveTools.set(toolCallId, { id: toolCallId, name, args: args ?? known?.args, phase, isError: isError === true });
+    this.liveTools.set(toolCallId, {
+      id: toolCallId,
+      name,
+      args: args ?? known?.args,
+      phase,
+    });
     if (this.liveTools.size > MOST_LIVE_TOOLS) this.liveTools.delete(this.liveTools.keys().next().value ?? "");
     this.tell("live");
   }
@@ -132,7 +133,7 @@ export class TranscriptFeed extends EventTarget {
     }
   }
 
-  /** The message with all its bytes. @param {import("./types.js").Entry} entry */
+  /** The message with all its bytes. @param {Entry} entry */
   async fetchWhole(entry) {
     const page = await this.page({ cursor: entry.cursor, limit: 1, maxBytes: WHOLE_BYTES });
     const [message] = page.messages;
@@ -140,7 +141,7 @@ export class TranscriptFeed extends EventTarget {
     this.tell("change");
   }
 
-  /** The line of the file. @param {import("./types.js").Entry} entry */
+  /** The line of the file. @param {Entry} entry */
   async fetchRaw(entry) {
     const page = await this.page({ cursor: entry.cursor, limit: 1, raw: true, includeRuns: false });
     return JSON.stringify(page.messages[0] ?? entry.message, null, 2);

@@ -3,8 +3,6 @@
 import { isToolResult, partsOf, speakerOf, timeOf } from "./message-parts.js";
 import { summarizeCall } from "./tool-summary.js";
 
-/** @typedef {import("./types.js").HistoryPage} HistoryPage */
-
 const PAGE = 500;
 // More than anybody pastes; what is left out is said.
 const MOST_MESSAGES = 5000;
@@ -12,7 +10,7 @@ const MOST_MESSAGES = 5000;
 /**
  * The newest messages of a session, fetched page by page.
  *
- * @param {import("./client.js").Client} client @param {string} key @param {string} title
+ * @param {Client} client @param {string} key @param {string} title
  */
 export async function fetchMarkdown(client, key, title) {
   /** @type {HistoryPage[]} */
@@ -28,7 +26,7 @@ export async function fetchMarkdown(client, key, title) {
     cursor = page.hasMore ? page.nextCursor : null;
   } while (cursor && count < MOST_MESSAGES);
   const left = cursor ? ["_Older messages are left out._"] : [];
-  return [`# ${title}`, ...left, ...pages.flatMap(messagesOf)].join("\n\n") + "\n";
+  return `${[`# ${title}`, ...left, ...pages.flatMap(messagesOf)].join("\n\n")}\n`;
 }
 
 /** @param {HistoryPage} page */
@@ -37,7 +35,9 @@ export function messagesOf(page) {
     if (isToolResult(message)) return [];
     const { word, from } = speakerOf(message);
     const time = timeOf(message, page.positions[at]?.timestamp);
-    const head = [`**${word}${from ? ` ${from}` : ""}**`, time === null ? "" : new Date(time).toISOString()].join(" ").trim();
+    const head = [`**${word}${from ? ` ${from}` : ""}**`, time === null ? "" : new Date(time).toISOString()]
+      .join(" ")
+      .trim();
     const parts = partsOf(message).flatMap((part) => {
       if (part.kind === "text") return [part.text.trim()];
       return part.kind === "toolCall" ? [`> ${part.name} ${codeSpan(summarizeCall(part.args))}`] : [];

@@ -4,38 +4,14 @@
  */
 
 import { isAnotherDay } from "./format.js";
-import { nameOf, stateOf } from "./session-state.js";
 import { isToolResult, partsOf, resultOf, speakerOf } from "./message-parts.js";
-
-/** @typedef {import("./types.js").Entry} Entry */
-/** @typedef {import("./types.js").Row} Row */
-/** @typedef {import("./types.js").RunEnding} RunEnding */
-
-/**
- * @typedef {object} MessagePiece
- * @property {"message"} type
- * @property {string} key
- * @property {string} version
- * @property {Entry} entry
- * @property {Map<string, Entry>} results by the id of the call
- * @property {boolean} isFirst whether it says who speaks: another one than before, or a while later
- * @property {boolean} isRunning whether its calls without a result are running just now
- * @property {{name: string, bytes: number}[]} files
- */
-/**
- * @typedef {MessagePiece
- *   | {type: "day", key: string, version: string, at: number}
- *   | {type: "gap", key: string, version: string, ms: number}
- *   | {type: "marker", key: string, version: string, kind: string}
- *   | {type: "run", key: string, version: string, run: RunEnding}
- *   | {type: "child", key: string, version: string, childKey: string, row: Row}} Piece
- */
+import { nameOf, stateOf } from "./session-state.js";
 
 const GAP_MS = 60 * 60 * 1000;
 const PAUSE_MS = 5 * 60 * 1000;
 
 /**
- * @param {import("./transcript-window.js").TranscriptWindow} shown
+ * @param {TranscriptWindow} shown
  * @param {{isLive?: boolean, children?: {key: string, row: Row}[]}} [around] whether a run is live; its sub-agents
  * @returns {Piece[]}
  */
@@ -92,7 +68,7 @@ function messagePiece(entry, results, files) {
 /**
  * The children that began while what is shown was said, oldest first.
  *
- * @param {import("./transcript-window.js").TranscriptWindow} shown @param {{key: string, row: Row}[]} children
+ * @param {TranscriptWindow} shown @param {{key: string, row: Row}[]} children
  */
 function childrenWithin(shown, children) {
   const from = shown.olderCursor === null ? -Infinity : (shown.entries.find(({ at }) => at !== null)?.at ?? -Infinity);
@@ -136,7 +112,8 @@ function resultsByCall(entries) {
   const taken = new Set();
   for (const entry of entries) {
     if (!isToolResult(entry.message)) {
-      for (const part of partsOf(entry.message)) if (part.kind === "toolCall" && part.id) callers.set(part.id, entry.id);
+      for (const part of partsOf(entry.message))
+        if (part.kind === "toolCall" && part.id) callers.set(part.id, entry.id);
       continue;
     }
     const { callId } = resultOf(entry.message);

@@ -3,7 +3,7 @@
  * reads stays where it is; who is at the end stays at the end.
  */
 
-import { fill, h } from "./element.js";
+import { button, fill, h, wordButton } from "./element.js";
 import { formatDay, formatDuration, formatPlural } from "./format.js";
 import { keepChildren } from "./keyed-children.js";
 import { LiveText } from "./live-text.js";
@@ -14,9 +14,6 @@ import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 import { TranscriptFeed } from "./transcript-feed.js";
 import { piecesOf } from "./transcript-pieces.js";
-
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {import("./transcript-pieces.js").Piece} Piece */
 
 const AT_END_PX = 48;
 const EDGE_PX = 1200;
@@ -34,8 +31,12 @@ export class TranscriptView extends HTMLElement {
     this.live = new LiveText();
     this.newer = h("div", { class: "edge" });
     this.content = h("div", { class: "content" }, this.older, this.pieces, this.live, this.newer);
-    this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled() }, this.content);
-    this.pill = h("button", { type: "button", class: "pill", hidden: true, onclick: () => this.toEnd() });
+    this.scroller = h(
+      "div",
+      { class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled() },
+      this.content,
+    );
+    this.pill = button("", () => this.toEnd(), { class: "pill", hidden: true });
     this.append(this.scroller, this.pill);
     const grown = new ResizeObserver(() => this.isFollowing && this.stickToEnd());
     grown.observe(this.content);
@@ -93,7 +94,10 @@ export class TranscriptView extends HTMLElement {
     const { feed } = this;
     if (!feed) return;
     const { shown } = feed;
-    const notes = [feed.isRedacted && "Secrets are masked.", feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`];
+    const notes = [
+      feed.isRedacted && "Secrets are masked.",
+      feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`,
+    ];
     const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning.";
     const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : "";
     fill(this.older, h("p", { class: "hint" }, [first, ...notes].filter(Boolean).join(" ")));
@@ -112,7 +116,8 @@ export class TranscriptView extends HTMLElement {
 
   renderLive() {
     const { feed } = this;
-    if (feed) this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
+    if (feed)
+      this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
   }
 
   /** Changes the content while what is read stays at its place. @param {() => void} change */
@@ -178,7 +183,9 @@ export class TranscriptView extends HTMLElement {
   /** To the prompt before or behind the one on top. @param {1 | -1} direction */
   async jump(direction) {
     const { scroller, pieces } = this;
-    const prompts = /** @type {HTMLElement[]} */ ([...pieces.querySelectorAll("message-view:is(.from-user, .from-session)")]);
+    const prompts = /** @type {HTMLElement[]} */ ([
+      ...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
+    ]);
     const top = scroller.getBoundingClientRect().top + 8;
     const offset = (/** @type {HTMLElement} */ one) => one.getBoundingClientRect().top - top;
     const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
@@ -207,7 +214,10 @@ export class TranscriptView extends HTMLElement {
   /** @param {unknown} problem */
   showProblem(problem) {
     const { feed } = this;
-    fill(this.newer, problemNote(problem, { what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key) }));
+    fill(
+      this.newer,
+      problemNote(problem, { what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key) }),
+    );
   }
 }
 
@@ -238,19 +248,29 @@ function pieceElement(piece, view) {
     case "child":
       return h("div", { class: "child" }, childParts(piece, view));
     case "run":
-      return h("div", { class: `run ${piece.run.status}` }, runSentence(piece.run), piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null);
+      return h(
+        "div",
+        { class: `run ${piece.run.status}` },
+        runSentence(piece.run),
+        piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null,
+      );
   }
 }
 
 /** @param {Extract<Piece, {type: "child"}>} piece @param {TranscriptView} view */
 function childParts({ row, childKey }, view) {
-  const open = h("button", { type: "button", class: "quiet", onclick: () => view.actions.open(childKey) }, h("bdi", {}, safeLine(nameOf(row))));
+  const open = wordButton(h("bdi", {}, safeLine(nameOf(row))), () => view.actions.open(childKey));
   return [stateMark(stateOf(row)), "Sub-agent ", open];
 }
 
-/** @param {import("./types.js").RunEnding} run */
+/** @param {RunEnding} run */
 function runSentence({ status, error }) {
-  const words = { error: "The run failed", timeout: "The run took too long", aborted: "The run was stopped", ok: "The run ended without a reply" };
+  const words = {
+    error: "The run failed",
+    timeout: "The run took too long",
+    aborted: "The run was stopped",
+    ok: "The run ended without a reply",
+  };
   const word = words[/** @type {keyof typeof words} */ (status)] ?? `The run ended as ${status}`;
   return error ? `${word}: ${safeLine(error, 2000)}` : `${word}.`;
 }

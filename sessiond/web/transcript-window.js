@@ -5,13 +5,6 @@
 
 import { timeOf } from "./message-parts.js";
 
-/** @typedef {import("./types.js").Entry} Entry */
-/** @typedef {import("./types.js").HistoryPage} HistoryPage */
-/** @typedef {import("./types.js").Message} Message */
-/** @typedef {import("./types.js").RunEnding} RunEnding */
-/** @typedef {import("./types.js").Marker} Marker */
-/** @typedef {{messageId?: string | null, seq: number, cursor: string, message: Message, timestamp?: string}} MessageEvent */
-
 export const MOST_ENTRIES = 400;
 
 /** Messages in order. `olderCursor`: what stands before the first; null where nothing does. */
@@ -28,7 +21,7 @@ export class TranscriptWindow {
     this.runs = new Map();
     /** @type {Map<number, Marker>} */
     this.markers = new Map();
-    /** @type {Map<number, {name: string, bytes: number}[]>} */
+    /** @type {Map<number, SentFiles>} */
     this.files = new Map();
   }
 
@@ -59,7 +52,7 @@ export class TranscriptWindow {
   /**
    * Newer messages come behind the last. With `trim` the oldest ones go where there are too many.
    *
-   * @param {MessageEvent[]} events @param {boolean} isEnd whether nothing comes behind them
+   * @param {PlacedMessage[]} events @param {boolean} isEnd whether nothing comes behind them
    */
   append(events, isEnd, trim = true) {
     for (const event of events) this.put(event, true);
@@ -70,7 +63,7 @@ export class TranscriptWindow {
   /**
    * One message as it comes. It replaces the one it has grown from; one behind the end of the window is only counted.
    *
-   * @param {MessageEvent} event @returns {"added" | "replaced" | "beyond"}
+   * @param {PlacedMessage} event @returns {"added" | "replaced" | "beyond"}
    */
   put(event, isNext = this.isAtEnd) {
     const entry = entryOf(event);
@@ -115,7 +108,7 @@ export function entriesOf(page) {
   });
 }
 
-/** @param {MessageEvent} event @returns {Entry} */
+/** @param {PlacedMessage} event @returns {Entry} */
 function entryOf({ messageId, seq, cursor, message, timestamp }) {
   return { id: messageId || `seq ${seq}`, seq, cursor, message, at: timeOf(message, timestamp) };
 }

@@ -1,8 +1,6 @@
 /** @file Tokens and cost by day, model, project or session, from what `sessions.usage` answers. Knows no DOM. */
 
-/** @typedef {{inputTokens: number, outputTokens: number, cacheRead: number, cacheWrite: number, totalTokens: number, costUsd?: number}} Sum */
-/** @typedef {{name: string, key?: string, sum: Sum}} Line */
-/** @typedef {"day" | "model" | "project" | "session"} By */
+/** @typedef {{name: string, key?: string, sum: TokenSum}} Line */
 
 const DAY_MS = 24 * 60 * 60 * 1000;
 const FIELDS = /** @type {const} */ (["inputTokens", "outputTokens", "cacheRead", "cacheWrite", "totalTokens"]);
@@ -10,18 +8,22 @@ const FIELDS = /** @type {const} */ (["inputTokens", "outputTokens", "cacheRead"
 /**
  * The lines of a table, the largest first; days the newest first.
  *
- * @param {Record<string, any>} usage @param {By} by
+ * @param {Record<string, any>} usage @param {UsageBy} by
  * @param {{nameOf: (key: string) => string, projectOf: (key: string) => string}} names
  * @returns {Line[]}
  */
 export function usageLines(usage, by, { nameOf, projectOf }) {
-  const sessions = () => /** @type {any[]} */ (usage["bySession"] ?? []);
-  if (by === "day") return [...(usage["byDay"] ?? [])].map((/** @type {any} */ one) => ({ name: one.day, sum: one })).reverse();
-  if (by === "model") return bySize((usage["byModel"] ?? []).map((/** @type {any} */ one) => ({ name: one.model || "not known", sum: one })));
+  const sessions = () => /** @type {any[]} */ (usage.bySession ?? []);
+  if (by === "day")
+    return [...(usage.byDay ?? [])].map((/** @type {any} */ one) => ({ name: one.day, sum: one })).reverse();
+  if (by === "model")
+    return bySize(
+      (usage.byModel ?? []).map((/** @type {any} */ one) => ({ name: one.model || "not known", sum: one })),
+    );
   if (by === "session") return bySize(sessions().map((one) => ({ name: nameOf(one.key), key: one.key, sum: one })));
-  /** @type {Map<string, Sum>} */
+  /** @type {Map<string, TokenSum>} */
   const projects = new Map();
-  for (const one of usage["byProject"] ?? sessions()) {
+  for (const one of usage.byProject ?? sessions()) {
     const name = one.project ?? projectOf(one.key);
     projects.set(name, added(projects.get(name), one));
   }
@@ -33,11 +35,11 @@ export function lastDays(byDay, days, now) {
   const known = new Map(byDay.map((one) => [one.day, one]));
   return Array.from({ length: days }, (_, at) => {
     const day = new Date(now - (days - 1 - at) * DAY_MS).toISOString().slice(0, 10);
-    return { day, sum: /** @type {Sum | undefined} */ (/** @type {unknown} */ (known.get(day))) };
+    return { day, sum: /** @type {TokenSum | undefined} */ (/** @type {unknown} */ (known.get(day))) };
   });
 }
 
-/** @param {Sum | undefined} one @param {Sum} other @returns {Sum} */
+/** @param {TokenSum | undefined} one @param {TokenSum} other @returns {TokenSum} */
 function added(one, other) {
   const sum = { ...(one ?? { inputTokens: 0, outputTokens: 0, cacheRead: 0, cacheWrite: 0, totalTokens: 0 }) };
   for (const field of FIELDS) sum[field] += other[field] ?? 0;

@@ -1,34 +1,47 @@
 /** @file Tokens and cost: a bar a day, and a table by day, model, project or session. */
 
-import { fill, h, svg } from "./element.js";
+import { fill, h, svg, wordButton } from "./element.js";
 import { folderName, formatCost, formatCount, formatDay, formatTokens } from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
 import { lastDays, usageLines } from "./usage-sums.js";
 
-/** @typedef {import("./page-context.js").PageContext} PageContext */
-/** @typedef {import("./usage-sums.js").By} By */
-
 const DAYS = 30;
 const DAY_MS = 24 * 60 * 60 * 1000;
 const BAR = { width: 20, gap: 4, height: 120 };
 const MOST_LINES = 200;
-/** @type {[By, string][]} */
-const VIEWS = [["day", "by day"], ["model", "by model"], ["project", "by project"], ["session", "by session"]];
+/** @type {[UsageBy, string][]} */
+const VIEWS = [
+  ["day", "by day"],
+  ["model", "by model"],
+  ["project", "by project"],
+  ["session", "by session"],
+];
 
 export class UsageView extends HTMLElement {
   /** @param {PageContext} page @param {() => void} close */
   constructor(page, close) {
     super();
     this.page = page;
-    /** @type {By} */
+    /** @type {UsageBy} */
     this.by = "day";
     this.days = DAYS;
-    this.view = h("select", { "aria-label": "Group by", onchange: () => this.regroup() }, VIEWS.map(([value, word]) => h("option", { value }, word)));
-    this.span = h("select", { "aria-label": "Time", onchange: () => this.load() }, [7, 30, 90].map((days) => h("option", { value: days, selected: days === DAYS }, `${days} days`)));
+    this.view = h(
+      "select",
+      { "aria-label": "Group by", onchange: () => this.regroup() },
+      VIEWS.map(([value, word]) => h("option", { value }, word)),
+    );
+    this.span = h(
+      "select",
+      { "aria-label": "Time", onchange: () => this.load() },
+      [7, 30, 90].map((days) => h("option", { value: days, selected: days === DAYS }, `${days} days`)),
+    );
     this.body = h("div", { class: "content" });
-    const back = h("button", { type: "button", class: "quiet back", onclick: close }, "‹ Back");
-    this.append(h("div", { class: "session-head" }, back, h("h1", { tabindex: -1 }, "Usage"), this.span, this.view), h("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "Usage" }, this.body));
+    const back = wordButton("‹ Back", close, { class: "back" });
+    this.append(
+      h("div", { class: "session-head" }, back, h("h1", { tabindex: -1 }, "Usage"), this.span, this.view),
+      h("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "Usage" }, this.body),
+    );
   }
 
   async load() {
@@ -43,7 +56,7 @@ export class UsageView extends HTMLElement {
   }
 
   regroup() {
-    this.by = /** @type {By} */ (this.view.value ?? "day");
+    this.by = /** @type {UsageBy} */ (this.view.value ?? "day");
     this.render();
   }
 
@@ -51,7 +64,15 @@ export class UsageView extends HTMLElement {
     const { usage, body, page, by = "day", days = DAYS } = this;
     if (!usage) return;
     const { totals } = usage;
-    if (!totals.totalTokens) return fill(body, h("p", { class: "hint" }, `No tokens were counted in the last ${days} days. Agents that report their usage show here.`));
+    if (!totals.totalTokens)
+      return fill(
+        body,
+        h(
+          "p",
+          { class: "hint" },
+          `No tokens were counted in the last ${days} days. Agents that report their usage show here.`,
+        ),
+      );
     const cost = totals.costUsd === undefined ? "" : `, ${formatCost(totals.costUsd)}`;
     const lines = usageLines(usage, by, {
       nameOf: (key) => page.nameOf(key),
@@ -59,7 +80,12 @@ export class UsageView extends HTMLElement {
     });
     fill(
       body,
-      h("p", { class: "total" }, h("strong", {}, `${formatTokens(totals.totalTokens)} tokens${cost}`), ` in the last ${days} days`),
+      h(
+        "p",
+        { class: "total" },
+        h("strong", {}, `${formatTokens(totals.totalTokens)} tokens${cost}`),
+        ` in the last ${days} days`,
+      ),
       chart(lastDays(usage.byDay, days, Date.now())),
       this.table(lines),
     );
@@ -73,14 +99,32 @@ export class UsageView extends HTMLElement {
       h(
         "tr",
         {},
-        h("th", { scope: "row" }, key ? h("button", { type: "button", class: "quiet", onclick: () => page?.open(key) }, h("bdi", {}, safeLine(name, 80))) : h("bdi", {}, by === "day" ? formatDay(Date.parse(`${name}T12:00:00Z`), Date.now()) : safeLine(name, 80))),
-        [sum.inputTokens, sum.outputTokens, sum.cacheRead, sum.totalTokens].map((count) => h("td", { title: formatCount(count ?? 0) }, count ? formatTokens(count) : "–")),
+        h(
+          "th",
+          { scope: "row" },
+          key
+            ? wordButton(h("bdi", {}, safeLine(name, 80)), () => page?.open(key))
+            : h("bdi", {}, by === "day" ? formatDay(Date.parse(`${name}T12:00:00Z`), Date.now()) : safeLine(name, 80)),
+        ),
+        [sum.inputTokens, sum.outputTokens, sum.cacheRead, sum.totalTokens].map((count) =>
+          h("td", { title: formatCount(count ?? 0) }, count ? formatTokens(count) : "–"),
+        ),
         h("td", {}, sum.costUsd === undefined ? "–" : formatCost(sum.costUsd)),
         h("td", { class: "share", "aria-hidden": "true" }, share(sum.totalTokens / most)),
       );
-    const head = [by, "in", "out", "from cache", "all", "cost", ""].map((word) => (word ? h("th", { scope: "col" }, word) : h("td")));
-    const rest = lines.length > MOST_LINES ? h("p", { class: "hint" }, `${formatCount(lines.length - MOST_LINES)} smaller ones are left out.`) : null;
-    return h("div", {}, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines.slice(0, MOST_LINES).map(row))), rest);
+    const head = [by, "in", "out", "from cache", "all", "cost", ""].map((word) =>
+      word ? h("th", { scope: "col" }, word) : h("td"),
+    );
+    const rest =
+      lines.length > MOST_LINES
+        ? h("p", { class: "hint" }, `${formatCount(lines.length - MOST_LINES)} smaller ones are left out.`)
+        : null;
+    return h(
+      "div",
+      {},
+      h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines.slice(0, MOST_LINES).map(row))),
+      rest,
+    );
   }
 }
 
@@ -100,11 +144,45 @@ function chart(days) {
     const height = tokens === 0 ? 1 : Math.max(2, (tokens / most) * BAR.height);
     const title = svg("title");
     title.textContent = `${formatDay(Date.parse(`${day}T12:00:00Z`), Date.now())}: ${formatCount(tokens)} tokens`;
-    return [svg("rect", { x: at * (BAR.width + BAR.gap), y: BAR.height - height, width: BAR.width, height, class: tokens === 0 ? "none" : "bar" }, title)];
+    return [
+      svg(
+        "rect",
+        {
+          x: at * (BAR.width + BAR.gap),
+          y: BAR.height - height,
+          width: BAR.width,
+          height,
+          class: tokens === 0 ? "none" : "bar",
+        },
+        title,
+      ),
+    ];
   });
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${BAR.height}`, preserveAspectRatio: "none", role: "img", "aria-label": `Tokens of each of the last ${days.length} days; the table has the numbers` }, ...bars);
-  const [first, last] = [days[0]?.day ?? "", days.at(-1)?.day ?? ""].map((day) => formatDay(Date.parse(`${day}T12:00:00Z`), Date.now()));
-  return h("figure", { class: "chart" }, drawing, h("figcaption", {}, h("span", {}, first), h("span", {}, `at most ${formatTokens(most)} a day`), h("span", {}, last)));
+  const drawing = svg(
+    "svg",
+    {
+      viewBox: `0 0 ${width} ${BAR.height}`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": `Tokens of each of the last ${days.length} days; the table has the numbers`,
+    },
+    ...bars,
+  );
+  const [first, last] = [days[0]?.day ?? "", days.at(-1)?.day ?? ""].map((day) =>
+    formatDay(Date.parse(`${day}T12:00:00Z`), Date.now()),
+  );
+  return h(
+    "figure",
+    { class: "chart" },
+    drawing,
+    h(
+      "figcaption",
+      {},
+      h("span", {}, first),
+      h("span", {}, `at most ${formatTokens(most)} a day`),
+      h("span", {}, last),
+    ),
+  );
 }
 
 customElements.define("usage-view", UsageView);

@@ -1,0 +1,235 @@
+/**
+ * The shapes that several modules of the page share; for the checker alone, never served.
+ *
+ * What comes from the daemon is described as far as the page looks at it. Source: docs/protocol.md. Everything in a
+ * message is text of agents: a field may be missing or of another type than it should be.
+ */
+
+/** One session, as `sessions_list` shows it. */
+interface Row {
+  key: string;
+  sessionId: string;
+  source: string;
+  kind: string;
+  channel: string;
+  updatedAt: number;
+  createdAt: number;
+  transcriptPath: string;
+  title?: string;
+  derivedTitle?: string;
+  displayName?: string;
+  subject?: string;
+  label?: string;
+  cwd?: string;
+  nativeId?: string;
+  readOnly?: boolean;
+  partial?: boolean;
+  archived?: boolean;
+  forkedFrom?: string;
+  continues?: string;
+  model?: string;
+  modelProvider?: string;
+  contextTokens?: number;
+  totalTokens?: number;
+  inputTokens?: number;
+  outputTokens?: number;
+  estimatedCostUsd?: number;
+  status?: string;
+  state?: string;
+  waiting?: { since?: number; questions?: number; title?: string };
+  queuedRuns?: number;
+  startedAt?: number;
+  endedAt?: number;
+  runtimeMs?: number;
+  spawnedBy?: string;
+  childSessions?: string[];
+  sandboxed?: boolean;
+  messageCount?: number;
+  corruptRecords?: number;
+  lastMessagePreview?: string;
+}
+
+/** A message object as it stands in the transcript. */
+// biome-ignore lint/suspicious/noExplicitAny: anything may stand in it, and every use checks.
+type Message = Record<string, any>;
+
+/** One message with its place. `id` tells it from all others; `at` is in milliseconds since 1970. */
+interface Entry {
+  id: string;
+  seq: number;
+  cursor: string;
+  at: number | null;
+  message: Message;
+}
+
+/** A message as a stream or a page brings it. */
+interface PlacedMessage {
+  messageId?: string | null;
+  seq: number;
+  cursor: string;
+  message: Message;
+  timestamp?: string;
+}
+
+interface RunEnding {
+  runId: string;
+  status: string;
+  seq: number;
+  replied: boolean;
+  error?: string;
+  printed?: string;
+}
+
+interface Marker {
+  kind: string;
+  seq: number;
+  cursor: string;
+}
+
+/** A file that goes along with a message. */
+interface Attachment {
+  name: string;
+  content: string;
+  encoding: "base64";
+  mimeType?: string;
+  bytes: number;
+}
+
+type SentFiles = { name: string; bytes: number }[];
+
+/** The answer of `chat.history`. */
+interface HistoryPage {
+  messages: Message[];
+  positions: { id?: string | null; seq: number; cursor: string; timestamp?: string }[];
+  hasMore: boolean;
+  nextCursor?: string | null;
+  cursor: string;
+  skipped: number;
+  contentRedacted?: boolean;
+  runs?: RunEnding[];
+  attachments?: { seq: number; files: SentFiles }[];
+  markers?: Marker[];
+}
+
+interface AgentChoice {
+  id: string;
+  name?: string;
+}
+
+interface Match {
+  sessionKey: string;
+  cursor: string;
+  timestamp?: number;
+  role: string;
+  snippet: string;
+}
+
+/** A sum of `sessions.usage`. */
+interface TokenSum {
+  inputTokens: number;
+  outputTokens: number;
+  cacheRead: number;
+  cacheWrite: number;
+  totalTokens: number;
+  costUsd?: number;
+}
+
+/** A part of a message. */
+type Part =
+  | { kind: "text" | "thinking"; text: string }
+  | { kind: "toolCall"; id: string; name: string; args: unknown }
+  | { kind: "image"; mimeType: string; data: string }
+  | { kind: "other"; name: string };
+
+type ToolCallPart = Extract<Part, { kind: "toolCall" }>;
+
+/** A change of a file that a tool call asks for. */
+type Change = { path: string; before: string; after: string } | { path: string; patch: string };
+
+interface DiffLine {
+  sign: " " | "+" | "-" | "@";
+  text: string;
+}
+
+type Span = { type: "text" | "code" | "strong" | "em"; text: string } | { type: "link"; text: string; address: string };
+
+type Block =
+  | { type: "paragraph" | "quote"; text: string }
+  | { type: "heading"; level: number; text: string }
+  | { type: "code"; language: string; text: string }
+  | { type: "list"; isNumbered: boolean; start: number; items: { depth: number; text: string }[] }
+  | { type: "table"; rows: string[][] }
+  | { type: "rule" };
+
+/**
+ * A message on the screen. `results` by the id of the call; `isFirst`: it says who speaks, another one than before or a
+ * while later; `isRunning`: its calls without a result are running just now.
+ */
+interface MessagePiece {
+  type: "message";
+  key: string;
+  version: string;
+  entry: Entry;
+  results: Map<string, Entry>;
+  isFirst: boolean;
+  isRunning: boolean;
+  files: SentFiles;
+}
+
+/** What a transcript shows, from top to bottom. What has another `version` looks otherwise. */
+type Piece =
+  | MessagePiece
+  | { type: "day"; key: string; version: string; at: number }
+  | { type: "gap"; key: string; version: string; ms: number }
+  | { type: "marker"; key: string; version: string; kind: string }
+  | { type: "run"; key: string; version: string; run: RunEnding }
+  | { type: "child"; key: string; version: string; childKey: string; row: Row };
+
+interface LiveTool {
+  id: string;
+  name: string;
+  args: unknown;
+  phase: string;
+}
+
+/** How a session is doing. */
+type SessionState = "waiting" | "running" | "queued" | "error" | "aborted" | "done" | "idle";
+
+type Grouping = "project" | "agent";
+
+/** A line of the tree. `id` of a session is its canonical key; `place`: project or agent, where the group does not say it. */
+type GroupLine = { type: "group"; id: string; name: string; detail?: string; count: number; isOpen: boolean };
+interface SessionLine {
+  type: "session";
+  id: string;
+  row: Row;
+  depth: number;
+  below: number;
+  isOpen: boolean;
+  failedBelow: number;
+  place: string;
+}
+type TreeLine = GroupLine | SessionLine;
+
+interface Exchange {
+  from: string;
+  to: string;
+  messages: number;
+  isSpawn: boolean;
+}
+
+/** By what usage is told apart. */
+type UsageBy = "day" | "model" | "project" | "session";
+
+/** What an element is built with. */
+type Child = Node | string | number | null | undefined | false;
+// biome-ignore lint/suspicious/noExplicitAny: which event it is depends on the name.
+type Listener = (event: any) => void;
+type Props = Record<string, string | number | boolean | null | undefined | Listener>;
+
+type Client = import("./client.js").Client;
+type PageContext = import("./page-context.js").PageContext;
+type SessionList = import("./session-list.js").SessionList;
+type SessionRows = import("./session-rows.js").SessionRows;
+type ReadingMarks = import("./reading-marks.js").ReadingMarks;
+type TranscriptWindow = import("./transcript-window.js").TranscriptWindow;
