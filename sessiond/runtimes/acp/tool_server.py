@@ -65,10 +65,9 @@ class TokenFolder:
     def hold_token(self, spec: RunSpec) -> Iterator[None]:
         """Keep the token of the run in the file of its session while the context lasts."""
         file = self.path / spec.session_id
-        token = spec.token_file.read_bytes() if spec.token_file is not None else b""
         try:
             with raise_shortage("the run's token cannot be written"):
-                self._write(file, token)
+                self._write(file, spec.token_file.read_bytes() if spec.token_file is not None else b"")
         except OSError as error:
             raise StorageError(f"the run's token cannot be written for its agent: {reason_of(error)}") from None
         try:

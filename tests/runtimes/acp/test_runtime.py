@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import trio
 from support import acp_agent_path
 from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.sampling import amount
 
 from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
@@ -148,6 +150,9 @@ async def test_what_an_agent_does_in_a_turn_becomes_messages(talk: Any) -> None:
                 assert [one[0] for one in conversation.recorder.tools] == ["start", "update", "end"]
             case "stop max_tokens":
                 assert conversation.recorder.messages[0]["stopReason"] == "length"
+            case "late":
+                # The agent reads the next message after it has said that; otherwise nobody could tell.
+                await conversation.say("hello", "another session")
             case "unknown":
                 kinds = [kind for kind, _ in conversation.recorder.customs]
                 assert kinds == ["acp/plan", "acp/available_commands_update", "acp/of_the_future"]
@@ -393,6 +398,94 @@ async def test_a_process_ends_after_its_rest_and_when_the_configuration_changes(
     os.kill(int(last or 0), signal.SIGKILL)
     await wait_until_gone(int(last or 0))
     assert (await conversation.say("pid")).reply not in (first, kept, last)
+
+
+async def test_others_in_a_process_that_is_ended_are_told_why(talk: Any) -> None:
+    conversation = talk("resume", grace_seconds=0.1)
+    for session in ("s1", "s2"):
+        await conversation.say("hello", session)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            conversation.recorder = type(conversation.recorder)()
+            nursery.start_soon(_cancel_when_begun, conversation, "wait deaf", scope)
+            nursery.start_soon(conversation.say, "wait deaf")
+            with trio.CancelScope(shield=True):
+                other = await talk_beside(conversation)
+    why = "the agent was ended: it did not end a turn within 0.1 s after it was cancelled"
+    assert other.error == why
+
+
+async def talk_beside(conversation: Conversation) -> RunOutcome:
+    """A turn of s2 that the agent does not answer, because it waits in one of s1."""
+    beside = copy(conversation)
+    while not conversation.recorder.deltas:  # noqa: ASYNC110
+        await trio.sleep(0.005)
+    return await beside.say("never answered", "s2")
+
+
+async def test_sessions_of_many_agents_are_not_mixed_up(make_conversation: Any, tmp_path: Path) -> None:
+    agents_count, sessions_count = amount(8, 4), 8
+    replies: dict[tuple[int, int], list[str | None]] = {}
+
+    async def converse(conversation: Conversation, agent: int, session: int) -> None:
+        token = tmp_path / f"token-{agent}-{session}"
+        token.write_text(f"{agent}/{session}")
+        name = f"s-{agent}-{session}"
+        for text in (f"I am {name}", "token", "known"):
+            outcome = await copy(conversation).say(text, name, workspace=tmp_path / str(agent), token_file=token)
+            replies.setdefault((agent, session), []).append(outcome.reply)
+
+    async with open_agents() as agents, trio.open_nursery() as nursery:
+        for agent in range(agents_count):
+            (tmp_path / str(agent)).mkdir()
+            config = msgspec.structs.replace(acp_agent("resume"), id=f"agent{agent}")
+            conversation = make_conversation(agents, config)
+            for session in range(sessions_count):
+                nursery.start_soon(converse, conversation, agent, session)
+    for (agent, session), said in replies.items():
+        name = f"s-{agent}-{session}"
+        assert said == [f"I am {name}", f"token {agent}/{session} of {name}", f"I am {name} | token | known"]
+    assert len(replies) == agents_count * sessions_count
+
+
+class CountingSink:
+    """Counts what it gets and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.text = self.messages = 0
+
+    async def message(self, message: dict[str, Any]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.messages += 1
+
+    async def custom(self, custom_type: str, data: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def delta(self, text: str) -> None:
+        self.text += len(text)
+
+
+async def test_a_hundred_megabytes_of_updates_need_no_memory(make_spec: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    megabytes = amount(100, 10)
+    sink: Any = CountingSink()
+    async with open_agents(max_record_bytes=65536) as agents:
+        runtime = agents.runtime(acp_agent())
+        await runtime.run(make_spec("hello", run_id="1"), sink)
+        before = peak_bytes(reset=True)
+        with trio.fail_after(PATIENCE_S):
+            outcome = await runtime.run(make_spec(f"flood {megabytes}", run_id="2"), sink)
+    assert outcome.error is None and sink.text > megabytes * 0.8e6 and sink.messages > megabytes * 0.8
+    # A mebibyte may wait to be written; the rest is what the allocator keeps.
+    assert peak_bytes() - before < 5e6
+
+
+def peak_bytes(*, reset: bool = False) -> int:
+    """The most memory that this process had since the last reset. Source: proc(5), clear_refs."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
 
 
 def read_frames(conversation: Conversation) -> list[dict[str, Any]]:
