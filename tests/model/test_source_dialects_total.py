@@ -1,4 +1,4 @@
-"""Any bytes at all are a record or ignored by the dialects of Claude Code and Codex, in a time that grows with them."""
+"""Any bytes at all are a record or ignored by the dialects of other programs, in a time that grows with them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.opencode_database import lines_of_session, make_database
 from support.source_files import GOLDEN
 
 from sessiond.model.dialects import DIALECTS
@@ -18,7 +19,9 @@ from sessiond.model.lax import is_too_deep
 from sessiond.model.record import BadLine, Record
 from sessiond.model.source_facts import SourceFacts
 
-PROGRAMS = ("claude", "codex")
+PROGRAMS = ("claude", "codex", "gemini", "opencode", "pi")
+# What pi writes is shown as it is.
+COPIED = frozenset({"pi"})
 ROLES = {"user", "assistant", "toolResult"}
 BLOCKS = {"text", "thinking", "toolCall", "image"}
 BIG = 300_000
@@ -26,8 +29,13 @@ BIG = 300_000
 
 @cache
 def real_lines(program: str) -> list[bytes]:
-    files = sorted((GOLDEN / program).glob("*/*.jsonl"))
-    return sorted({line for path in files for line in path.read_bytes().splitlines() if len(line) < 4000})
+    files = sorted((GOLDEN / program).rglob("*.jsonl"))
+    lines = {line for path in files for line in path.read_bytes().splitlines()}
+    if program == "opencode":
+        database = make_database()
+        ids = [one for (one,) in database.execute("select id from session")]
+        lines = {line for session_id in ids for line in lines_of_session(database, session_id)}
+    return sorted(line for line in lines if len(line) < 4000)
 
 
 def check_record(record: Record) -> None:
@@ -57,7 +65,8 @@ def read_all(program: str, lines: list[bytes]) -> None:
             reasons.append(error.reason)
             continue
         assert record.raw == line
-        check_record(record)
+        for one in (record, *record.more) if program not in COPIED else ():
+            check_record(one)
         entry = dialect.fold(entry, record, offset, 1)
     msgspec.json.encode(entry)
     assert all(reasons)
