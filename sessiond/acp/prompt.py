@@ -6,6 +6,8 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+from sessiond.acp.refusals import is_writable
+
 Block = dict[str, Any]
 
 # What a message may have in all. The daemon takes 16 MiB; the rest is for its frame.
@@ -118,4 +120,6 @@ def _text_in(block: Block, name: str, where: str) -> str:
     value = block.get(name)
     if not isinstance(value, str):
         raise BadPrompt(f"`{where}.{name}` is missing or no text")
+    if not is_writable(value):
+        raise BadPrompt(f"`{where}.{name}` has half a character (a lone surrogate)")
     return value

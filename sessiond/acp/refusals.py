@@ -43,7 +43,18 @@ def require_text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise Refusal(frames.INVALID_PARAMS, f"`{name}` is missing or no text")
+    if not is_writable(value):
+        raise Refusal(frames.INVALID_PARAMS, f"`{name}` has half a character (a lone surrogate)")
     return value
+
+
+def is_writable(text: str) -> bool:
+    """Whether the text can be written as UTF-8, which the half of a character cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def require_folder(params: dict[str, Any]) -> str:

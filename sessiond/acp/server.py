@@ -252,12 +252,14 @@ def _uuid() -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-def read_lines(stream: IO[bytes], refuse: Callable[[bytes], None]) -> Iterator[bytes]:
-    """The lines of `stream` up to MAX_LINE_BYTES. For each longer line `refuse` is called with the answer to it."""
-    while line := stream.readline(frames.MAX_LINE_BYTES):
-        if len(line) == frames.MAX_LINE_BYTES and not line.endswith(b"\n"):
+def read_lines(
+    stream: IO[bytes], refuse: Callable[[bytes], None], most_bytes: int = frames.MAX_LINE_BYTES
+) -> Iterator[bytes]:
+    """The lines of `stream` up to that length. For each longer line `refuse` is called with the answer to it."""
+    while line := stream.readline(most_bytes):
+        if len(line) == most_bytes and not line.endswith(b"\n"):
             tail = line[-frames.TAIL_BYTES :]
-            while not tail.endswith(b"\n") and (rest := stream.readline(frames.MAX_LINE_BYTES)):
+            while not tail.endswith(b"\n") and (rest := stream.readline(most_bytes)):
                 tail = (tail + rest)[-frames.TAIL_BYTES :]
             refuse(frames.refuse_long_line(line[: frames.HEAD_BYTES], tail))
         elif line.strip():

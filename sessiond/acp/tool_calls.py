@@ -11,7 +11,7 @@ from typing import Any
 Update = dict[str, Any]
 
 # Of so many calls it is known that they were called, and of so many ids how often they were used.
-MAX_KNOWN, MAX_IDS = 1000, 20_000
+MAX_KNOWN, MAX_IDS = 1000, 5000
 MAX_TITLE_CHARS = 120
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 # Words in the names of tools, of several programs; the first that is found decides.
@@ -32,10 +32,11 @@ _TELLING = ("command", "cmd", *_PATHS, "pattern", "query", "url", "description")
 
 
 class _KnownCall:
-    __slots__ = ("acp_id", "is_over", "is_stored", "shown_end")
+    __slots__ = ("acp_id", "is_over", "is_stored", "said", "shown_end")
 
     def __init__(self, acp_id: str) -> None:
         self.acp_id = acp_id
+        self.said: Update = {}  # what it is about, as it was shown
         self.is_stored = False  # its message has come
         self.is_over = False  # its stored result has come
         self.shown_end: Update | None = None  # how its end was shown last
@@ -55,10 +56,12 @@ class ToolCalls:
         known = self._known.get(call_id)
         if known is not None and not known.is_stored:  # it was shown when it began
             known.is_stored = True
-            return [_describe("tool_call_update", known.acp_id, name, arguments, block)]
+            said = _describe(name, arguments, block)
+            is_new = said != known.said
+            return [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, **said}] if is_new else []
         known = self._begin(call_id)
         known.is_stored = True
-        return [{**_describe("tool_call", known.acp_id, name, arguments, block), "status": "pending"}]
+        return [self._show_call(known, _describe(name, arguments, block), "pending")]
 
     def take_result(self, message: dict[str, Any], content: list[Update], *, again: bool = False) -> list[Update]:
         """A `toolResult` message, whose content is `content`. `again`: it came before, and has grown."""
@@ -76,7 +79,7 @@ class ToolCalls:
             known.is_over = known.is_stored = True
             known.shown_end = end
             del self._open[known.acp_id]
-            return [{**_describe("tool_call", known.acp_id, _text(message.get("toolName")), None, facts), **end}]
+            return [{**self._show_call(known, _describe(_text(message.get("toolName")), None, facts), ""), **end}]
         known.is_over = True
         return self._show_end(known, end)
 
@@ -90,8 +93,7 @@ class ToolCalls:
             return []
         if known is None or has_ended:
             known = self._begin(call_id)
-            begun = _describe("tool_call", known.acp_id, name, event.get("args"), event)
-            updates = [{**begun, "status": "in_progress"}]
+            updates = [self._show_call(known, _describe(name, event.get("args"), event), "in_progress")]
         elif phase == "start":
             updates = [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, "status": "in_progress"}]
         result = event.get("result")
@@ -118,6 +120,10 @@ class ToolCalls:
         self._known[call_id] = self._open[known.acp_id] = known
         return known
 
+    def _show_call(self, known: _KnownCall, said: Update, status: str) -> Update:
+        known.said = said
+        return {"sessionUpdate": "tool_call", "toolCallId": known.acp_id, **said, "status": status}
+
     def _show_end(self, known: _KnownCall, end: Update) -> list[Update]:
         if known.shown_end == end:
             return []
@@ -126,9 +132,9 @@ class ToolCalls:
         return [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, **end}]
 
 
-def _describe(what: str, acp_id: str, name: str, arguments: Any, facts: dict[str, Any]) -> Update:
-    update: Update = {"sessionUpdate": what, "toolCallId": acp_id, "title": _title(name, arguments)}
-    update["kind"] = _kind(name)
+def _describe(name: str, arguments: Any, facts: dict[str, Any]) -> Update:
+    """What a call is about."""
+    update: Update = {"title": _title(name, arguments), "kind": _kind(name)}
     if name:
         update["name"] = name
     if arguments is not None:

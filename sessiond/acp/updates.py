@@ -5,6 +5,7 @@ Text that came live is not sent again with its message. What was said by this ed
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sessiond.acp.tool_calls import ToolCalls, Update
@@ -12,6 +13,11 @@ from sessiond.client.wire import Event
 
 # Of so many messages it is known that they were shown; of the newest ones which text, because they may grow.
 MAX_SHOWN, MAX_GROWING = 4096, 16
+# Clients made with asyncio read lines of up to 64 KiB unless told otherwise; a character takes up to six bytes.
+MAX_CHUNK_CHARS = 10_000
+
+# What the daemon puts in place of a secret, or of its middle.
+_MASK = re.compile(r"…|\*\*\*")
 
 _Fragment = tuple[str, str]  # kind of a block, and its text
 
@@ -75,7 +81,7 @@ class SessionUpdates:
         if event.get("runId") != self._run_id:
             self._run_id, self._streamed = event.get("runId"), ""
         self._streamed += text
-        return [_chunk("agent_message_chunk", _text_block(text), self._live_id())]
+        return _chunks("agent_message_chunk", _text_block(text), self._live_id())
 
     def _live_id(self) -> str:
         return f"{self._run_id}.{self._count}"
@@ -101,7 +107,7 @@ class SessionUpdates:
         said = _meta_of(message)
         for block, before in zip(blocks, [*had, *[("", "")] * len(blocks)], strict=False):
             if said_now := _content(_new_part(block, before)):
-                updates.append({**_chunk("user_message_chunk", said_now, message_id), **said})
+                updates += [{**chunk, **said} for chunk in _chunks("user_message_chunk", said_now, message_id)]
         return updates
 
     def _take_answer(self, message_id: str, blocks: list[dict[str, Any]], had: list[_Fragment]) -> list[Update]:
@@ -114,13 +120,13 @@ class SessionUpdates:
             new = _new_part(block, before)
             if new.get("type") == "thinking":
                 thought = _text(new.get("thinking"))
-                updates += [_chunk("agent_thought_chunk", _text_block(thought), shown_id)] if thought else []
+                updates += _chunks("agent_thought_chunk", _text_block(thought), shown_id) if thought else []
                 continue
             if new.get("type") == "text" and self._streamed:
                 rest, self._streamed = _after_live(self._streamed, _text(new.get("text")))
                 new = _text_block(rest)
             content = _content(new)
-            updates += [_chunk("agent_message_chunk", content, shown_id)] if content else []
+            updates += _chunks("agent_message_chunk", content, shown_id) if content else []
         self._count += 1
         return updates
 
@@ -138,15 +144,14 @@ class SessionUpdates:
         if not self._own_prompts:
             return False
         text = "".join(_text(block.get("text")) for block in blocks if block.get("type") == "text")
-        provenance = message.get("provenance")
-        sender = provenance.get("sourceSessionKey") if isinstance(provenance, dict) else None
-        if text in self._own_prompts:
-            self._own_prompts.remove(text)
-            return True
-        if self._own_key is not None and sender == self._own_key:  # its text may be masked
-            self._own_prompts.pop(0)
-            return True
-        return False
+        if _sender_of(message) not in (None, self._own_key):
+            return False
+        is_masked = self._own_key is not None
+        own = next((one for one in self._own_prompts if one == text or (is_masked and _fits_masked(text, one))), None)
+        if own is None:
+            return False
+        self._own_prompts.remove(own)
+        return True
 
     def _note_shown(
         self, message_id: str, message: dict[str, Any], blocks: list[dict[str, Any]]
@@ -215,16 +220,39 @@ def _content(block: dict[str, Any]) -> Update | None:
     return None
 
 
-def _meta_of(message: dict[str, Any]) -> Update:
-    """Who said a message, if it was another session."""
+def _fits_masked(shown: str, sent: str) -> bool:
+    """Whether `shown` may be `sent` with its secrets masked, as callers with a token get it."""
+    pieces, place = _MASK.split(shown), 0
+    if len(pieces) == 1:
+        return False
+    for piece in pieces:
+        place = sent.find(piece, place) + len(piece)
+        if place < len(piece):
+            return False
+    return sent.startswith(pieces[0]) and sent.endswith(pieces[-1])
+
+
+def _sender_of(message: dict[str, Any]) -> str | None:
+    """The key of the session that said a message, if it was one."""
     provenance = message.get("provenance")
     sender = provenance.get("sourceSessionKey") if isinstance(provenance, dict) else None
-    return {"_meta": {"fromSessionKey": sender}} if isinstance(sender, str) else {}
+    return sender if isinstance(sender, str) else None
 
 
-def _chunk(kind: str, content: Update, message_id: str) -> Update:
-    chunk: Update = {"sessionUpdate": kind, "content": content}
-    return {**chunk, "messageId": message_id} if message_id else chunk
+def _meta_of(message: dict[str, Any]) -> Update:
+    sender = _sender_of(message)
+    return {"_meta": {"fromSessionKey": sender}} if sender is not None else {}
+
+
+def _chunks(kind: str, content: Update, message_id: str) -> list[Update]:
+    """The chunks of a message with that content; long texts in several."""
+    text = _text(content.get("text"))
+    pieces = [content]
+    if len(text) > MAX_CHUNK_CHARS:
+        places = range(0, len(text), MAX_CHUNK_CHARS)
+        pieces = [_text_block(text[place : place + MAX_CHUNK_CHARS]) for place in places]
+    named = {"messageId": message_id} if message_id else {}
+    return [{"sessionUpdate": kind, "content": piece, **named} for piece in pieces]
 
 
 def _text_block(text: str) -> Update:

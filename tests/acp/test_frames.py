@@ -85,9 +85,12 @@ def test_ids_from_0_null_and_text_are_ids(line: bytes, request_id: Any) -> None:
     assert (found.id, found.method, found.params) == (request_id, "a", {})
 
 
+MOST_BYTES = 8 * frames.HEAD_BYTES
+
+
 def lines_and_refusals(data: bytes) -> tuple[list[bytes], list[dict[str, Any]]]:
     refused: list[bytes] = []
-    lines = list(server.read_lines(io.BytesIO(data), refused.append))
+    lines = list(server.read_lines(io.BytesIO(data), refused.append, MOST_BYTES))
     return lines, [json.loads(line) for line in refused]
 
 
@@ -109,12 +112,12 @@ def padded(head: bytes, tail: bytes, size: int) -> bytes:
 )
 def test_a_line_over_the_limit_is_refused_with_the_id_of_its_request(head: bytes, tail: bytes, request_id: Any) -> None:
     whole = b'{"id":1,"method":"a"}\n'
-    for size in (frames.MAX_LINE_BYTES + 1, 2 * frames.MAX_LINE_BYTES + 5):
+    for size in (MOST_BYTES + 1, 2 * MOST_BYTES + 5):
         lines, [refused] = lines_and_refusals(padded(head, tail, size) + (whole if tail else b""))
         assert lines == ([whole] if tail else [])
         assert (refused["id"], refused["error"]["code"]) == (request_id, -32600)
 
 
 def test_a_line_at_the_limit_is_read_and_the_last_one_needs_no_end() -> None:
-    line = padded(b'{"id":1,"method":"', b'"}\n', frames.MAX_LINE_BYTES)
+    line = padded(b'{"id":1,"method":"', b'"}\n', MOST_BYTES)
     assert lines_and_refusals(line + b'\n \n{"id":2,"meth') == ([line, b'{"id":2,"meth'], [])

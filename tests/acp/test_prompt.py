@@ -51,6 +51,7 @@ def test_the_message_of_a_prompt(blocks: list[Any], wanted: str, names: list[str
         ([{"type": "text"}], "`prompt[0].text` is missing or no text"),
         ([text("x"), {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}], "`prompt[1]` is no content block"),
         ([3], "`prompt[0]` is no content block that is taken here: they are text, image, resource_link and resource"),
+        ([text("a\ud83d")], "`prompt[0].text` has half a character"),
         ([{"type": "resource"}], "`prompt[0].resource` is missing or no object"),
         ([{"type": "resource", "resource": {"uri": "x"}}], "`prompt[0].resource.blob` is missing or no text"),
         ([text("x" * (MAX_MESSAGE_BYTES + 1))], "the prompt is longer than 15 MiB; name files by links"),

@@ -11,7 +11,7 @@ from support.acp_schema import check_update
 from support.rows import check_each
 
 from sessiond.acp.tool_calls import MAX_IDS, MAX_KNOWN, ToolCalls
-from sessiond.acp.updates import MAX_GROWING, MAX_SHOWN, SessionUpdates
+from sessiond.acp.updates import MAX_CHUNK_CHARS, MAX_GROWING, MAX_SHOWN, SessionUpdates
 from sessiond.client import Event
 
 Update = dict[str, Any]
@@ -157,11 +157,23 @@ def test_a_turn_with_live_tools_shows_each_step_once() -> None:
     assert found == [
         ("agent_message", "I look."),
         ("tool_call", "c1", "in_progress"),
-        ("tool_call_update", "c1", None),
         ("tool_call_update", "c1", None, "a"),
         ("tool_call_update", "c1", "completed", "a b"),
         ("agent_message", "Two."),
     ]
+    updates = live()
+    assert shown(updates, tool("start")) == [("tool_call", "c1", "in_progress")]
+    [more] = updates.take(said("assistant", [call("c1", command="ls")], "m4"))
+    assert (more["sessionUpdate"], more["title"]) == ("tool_call_update", "bash ls")
+
+
+def test_long_texts_come_in_chunks_that_every_client_can_read() -> None:
+    words = "é" * (2 * MAX_CHUNK_CHARS + 1)
+    for message in (said("user", words, "m1"), said("assistant", words, "m2"), delta(words)):
+        chunks = live().take(message)
+        assert [len(chunk["content"]["text"]) for chunk in chunks] == [MAX_CHUNK_CHARS, MAX_CHUNK_CHARS, 1]
+        assert len({chunk["messageId"] for chunk in chunks}) == 1
+        assert "".join(chunk["content"]["text"] for chunk in chunks) == words
 
 
 def test_calls_that_are_left_open_have_failed_and_a_late_result_corrects_it() -> None:
@@ -214,12 +226,28 @@ def test_the_editors_own_prompt_is_not_shown_to_it_and_others_are() -> None:
     updates.expect_prompt("never sent")
     updates.forget_prompt("never sent")
     assert shown(updates, said("user", "never sent", "m4")) == [("user_message", "never sent")]
-    masked = SessionUpdates("agent:main:main")
-    masked.expect_prompt("the key is sk-1")
-    ours = {"sourceSessionKey": "agent:main:main"}
-    assert shown(masked, said("user", "the key is [redacted]", "m1", provenance=ours)) == []
-    [foreign] = masked.take(said("user", "x", "m2", provenance={"sourceSessionKey": "agent:main:two"}))
+    theirs = {"sourceSessionKey": "agent:main:two"}
+    updates.expect_prompt("x")
+    [foreign] = updates.take(said("user", "x", "m5", provenance=theirs))
     assert foreign["_meta"] == {"fromSessionKey": "agent:main:two"}
+
+
+@check_each(
+    ("text", "is_own"),
+    [
+        ("the key is sk-ant…6789, use it", True),
+        ("the key is ***, use it", True),
+        ("the key is ***", True),
+        ("the key is sk-ant…6789, use", False),
+        ("a key is sk-ant…6789, use it", False),
+        ("the key is lost, use it", False),
+        ("the key is sk-ant-0123456789, use it", True),
+    ],
+)
+def test_an_own_prompt_is_known_where_its_secrets_are_masked(text: str, is_own: bool) -> None:
+    updates = SessionUpdates("agent:main:main")
+    updates.expect_prompt("the key is sk-ant-0123456789, use it")
+    assert (shown(updates, said("user", text)) == []) is is_own
 
 
 @check_each(
