@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
-from sessiond.cli.frame.daemon import ask_long, drop_absent
+import sys
+
+from sessiond.cli.frame.command import SOCKET, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import connect, drop_absent
 from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.progress import ProgressLine
 from sessiond.cli.frame.sources import HERE, SOURCE, here_if
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.message import TOOL_ROLES
-from sessiond.cli.terminal.output import as_json
+from sessiond.cli.terminal.output import json_line, lines
 from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, TableKeys, clip_around, screen_of
 from sessiond.cli.terminal.table import Column, render
-from sessiond.cli.terminal.times import clock, now_ms
+from sessiond.cli.terminal.times import clock, now_ms, size
 from sessiond.errors import pluralize
 from sessiond.ranges import SEARCH_LIMIT
+
+JSON_LINES = Option("--json", "Print each match as a line of JSON, as it is found.", kind="flag")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen) -> list[str]:
-    """One line per match that shows the searched text, in colour if the terminal has colours."""
-    wanted = one_line(words)
-    keys = TableKeys(match["sessionKey"] for match in matches)
-    table = render(
-        (
+class MatchTable:
+    """The lines of matches, one each, that show the searched text; in colour if the terminal has colours.
+
+    Its titles come with the first matches.
+    """
+
+    def __init__(self, words: str, present_ms: int, on: Screen) -> None:
+        self._wanted, self._present_ms, self._on = one_line(words), present_ms, on
+        self._widths: dict[str, int] = {}
+        self._names: set[str] = set()
+
+    def lines(self, matches: list[dict[str, Any]]) -> list[str]:
+        """The lines of further matches."""
+        self._names |= {_name_of(match) for match in matches}
+        keys, wanted, present_ms = TableKeys(self._names), self._wanted, self._present_ms
+        columns = (
             Column("TIME", lambda match: _format_when(match.get("timestamp"), present_ms), keep=2, style="dim"),
-            Column("SESSION", lambda match: match["sessionKey"], least=keys.least, keep=3, fit=keys.clip),
+            Column("SESSION", _name_of, least=keys.least, keep=3, fit=keys.clip),
             Column("ROLE", lambda match: match.get("role"), keep=1),
             Column(
                 "TEXT",
@@ -37,37 +52,60 @@ def show(matches: list[dict[str, Any]], words: str, present_ms: int, on: Screen)
                 keep=4,
                 fit=lambda text, width: clip_around(text, wanted, width),
             ),
-        ),
-        matches,
-        on,
-    )
-    return [*table[:1], *(_mark_match(line, wanted, on) for line in table[1:])]
+        )
+        titles = 0 if self._widths else 1
+        table = render(columns, matches, self._on, self._widths)
+        return [*table[:titles], *(_mark_match(line, wanted, self._on) for line in table[titles:])]
 
 
 def run(args: Args) -> int | None:
     words = " ".join(args.text)
-    params = {
-        "query": words,
-        "limit": args.limit,
-        "sessionKey": args.session,
-        "role": args.role,
-        "since": _moment_ms(args.since),
-        "until": _moment_ms(args.until),
-        "sources": list(args.source) or None,
-        "cwd": here_if(args.here),
-    }
-    found = ask_long(args, "sessions_search", drop_absent(params), "searching")
-    if args.json:
-        as_json(found)
-        return None
-    show_paged(show(found["matches"], words, now_ms(), screen_of()))
-    if not found["matches"]:
+    params = drop_absent(
+        {
+            "sessionKey": args.session,
+            "role": args.role,
+            "since": _moment_ms(args.since),
+            "until": _moment_ms(args.until),
+            "sources": list(args.source) or None,
+            "cwd": here_if(args.here),
+            "includeArchived": args.archived or None,
+        }
+    )
+    table = MatchTable(words, now_ms(), screen_of())
+    found = 0
+    last: dict[str, Any] = {}
+    with connect(args) as client, ProgressLine() as progress:
+        for page in client.search(words, args.limit, **params):
+            progress.clear()
+            is_first, is_last = not last, "progress" not in page
+            found, last = found + len(page["matches"]), page
+            if args.json:
+                for match in page["matches"]:
+                    json_line(match)
+            elif is_first and is_last:
+                show_paged(table.lines(page["matches"]))
+            else:
+                lines(table.lines(page["matches"]))
+                sys.stdout.flush()
+            if not is_last:
+                progress.show(_progress_of(page["progress"]))
+    if not found and not args.json:
         note("nothing found")
-    if found.get("hasMore"):
+    if last.get("hasMore"):
         note("there are more: --limit")
-    if found.get("partial"):
-        note(f"{pluralize(found['partial'], 'session')} not read whole yet: search again in a moment")
+    if last.get("partial"):
+        note(f"{pluralize(last['partial'], 'session')} not read whole yet: search again in a moment")
     return None
+
+
+def _name_of(match: dict[str, Any]) -> str:
+    """The name by which the session of a match is read: its key, the id of an archived one."""
+    name: str = match.get("sessionId") or match["sessionKey"]
+    return name
+
+
+def _progress_of(progress: dict[str, Any]) -> str:
+    return f"searching … {size(progress['lookedAt'])} of {size(progress['total'])}"
 
 
 def _moment_ms(age_s: float | None) -> int | None:
@@ -97,8 +135,10 @@ COMMAND = Command(
         Option("--until", "Only what is older than this, as 12h or 30d.", kind="duration", metavar="AGE"),
         SOURCE,
         HERE,
-        Option("--limit -n", f"At most N matches ({SEARCH_LIMIT.in_words}).", kind="count", metavar="N"),
-        *CLIENT_OPTIONS,
+        Option("--archived", "Archived sessions too; they are shown by their ids.", kind="flag"),
+        Option("--limit -n", f"At most N matches ({SEARCH_LIMIT.default} unless given).", kind="count", metavar="N"),
+        JSON_LINES,
+        SOCKET,
     ),
     examples=(
         "sessiond search timeout",

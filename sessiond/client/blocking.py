@@ -18,6 +18,7 @@ from sessiond.client.exchange import Exchange
 from sessiond.client.follow import FollowState
 from sessiond.client.link import ClientLink
 from sessiond.client.retry import Attempts, Backoff, Reconnection, is_wait_over
+from sessiond.client.searching import SearchPages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +131,17 @@ class Client:
                 if self._pause(attempts.backoff, cancellation):
                     raise
             now = time.monotonic()
+
+    def search(self, query: str, limit: int | None = None, **params: Any) -> Iterator[Params]:
+        """The answers of `sessions_search`, page after page: the first matches before the last are found.
+
+        `params` are those of the method. A page of a search that goes on has its `progress`.
+        """
+        pages = SearchPages({"query": query, **params}, limit)
+        while not pages.is_over:
+            page: Params = self.call("sessions_search", pages.next_params())
+            pages.take(page)
+            yield page
 
     def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Send a notification, which the daemon does not answer."""

@@ -18,6 +18,7 @@ from sessiond.client.agent import AttachedRun
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
 from sessiond.client.follow import FollowState
 from sessiond.client.retry import Attempts, Backoff, Reconnection, is_wait_over
+from sessiond.client.searching import SearchPages
 from sessiond.client.trio_link import Handler, Params, TrioExchange, TrioLink
 from sessiond.client.wire import Event
 
@@ -95,6 +96,14 @@ class TrioClient:
                     raise
             await self._pause(attempts.backoff)
             now = trio.current_time()
+
+    async def search(self, query: str, limit: int | None = None, **params: Any) -> AsyncIterator[Params]:
+        """As `Client.search`. Cancelling it cancels the search in the daemon."""
+        pages = SearchPages({"query": query, **params}, limit)
+        while not pages.is_over:
+            page: Params = await self.call("sessions_search", pages.next_params())
+            pages.take(page)
+            yield page
 
     async def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Send a notification, which the daemon does not answer."""

@@ -51,6 +51,7 @@ _A_YEAR = Range(1, 525_600, 0)
 _SESSION = "Session key (agent:<agent>:<rest>, <program>:<id>), session id, `main` or `current`."
 _SOURCES: Schema = {"type": "array", "items": {"enum": list(SOURCE_WORDS)}, "description": "Only of these programs."}
 _CURSOR = "`nextCursor` of the answer before."
+_MOMENT: Schema = {"type": "integer", "minimum": 0, "description": "ms since 1970"}
 _ATTACHMENT = {
     "type": "object",
     "properties": {
@@ -118,7 +119,7 @@ LISTED: list[Schema] = [
         " `timeoutSeconds`. Status `timeout`: it works on; wait with sessions_wait and `runId`, do not send again."
         " Reason `inbox`: the receiver is an interactive program like you; its answer comes to your sessions_inbox.",
         {
-            "sessionKey": _text(f"To whom: this or `label`. {_SESSION}"),
+            "sessionKey": _text("To whom, as for sessions_history; or `label`."),
             "label": _text("The label of the session."),
             "message": _text("The receiver does not see your conversation: say all it needs."),
             "timeoutSeconds": _seconds(f"{SEND_WAIT_S.default} unless given; 0 does not wait."),
@@ -146,15 +147,19 @@ LISTED: list[Schema] = [
     _tool("agents_list", "List agents", "The agents that you may start or write to, your own first.", {}),
     _tool(
         "sessions_search",
-        "Search all sessions",
-        "Messages that contain a text, newest first, in the sessions you may read.",
+        "Search sessions",
+        "Messages with a text, newest first.",
         {
-            "query": _text("Upper and lower case are the same."),
-            "sessionKey": _text("Only in this session."),
+            "query": _text("Case is ignored."),
+            "sessionKey": _text("Only in this one."),
             "role": {"enum": ["user", "assistant", "toolResult"]},
-            "sources": _SOURCES,
-            "cwd": _text("Only of work in this folder or below."),
+            "sources": {name: value for name, value in _SOURCES.items() if name != "description"},
+            "cwd": {"type": "string"},
+            "since": _MOMENT,
+            "until": _MOMENT,
+            "includeArchived": {"type": "boolean"},
             "limit": _limit(SEARCH_LIMIT),
+            "cursor": _text(_CURSOR),
         },
         "query",
     ),

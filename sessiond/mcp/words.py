@@ -80,12 +80,11 @@ def _agents(result: Result) -> str:
 
 
 def _search_words(result: Result) -> str:
-    more = " (there are more)" if result["hasMore"] else ""
+    more = f"; more with cursor {result['nextCursor']}" if result.get("nextCursor") else ""
     lines = [f"{pluralize(len(result['matches']), 'match', 'matches')}{more}"]
-    lines += [
-        f"{match['sessionKey']}, {match['role']}, {_time(match['timestamp'])}: {match['snippet']}"
-        for match in result["matches"]
-    ]
+    for match in result["matches"]:
+        name = match.get("sessionId") or match["sessionKey"]
+        lines.append(f"{name}, {match['role']}, {_time(match['timestamp'])}: {match['snippet']}")
     return _bound_lines(lines)
 
 

@@ -87,6 +87,57 @@ def test_sessions_are_chosen_by_program_and_folder(
     assert done.err.splitlines() == ["  nothing found", "  1 session not read whole yet: search again in a moment"]
 
 
+def found(number: int, **more: Any) -> dict[str, Any]:
+    return {"sessionKey": "k", "cursor": "c", "timestamp": "t", "role": "user", "snippet": f"{number} words", **more}
+
+
+SHORT = {"hasMore": True, "contentRedacted": False, "progress": {"lookedAt": 1024, "total": 4096}}
+
+
+def answer_with_pages(fake: Any, *pages: dict[str, Any]) -> None:
+    """Each page but the last has the cursor of the next."""
+
+    def answer(params: dict[str, Any], _connection: Any) -> dict[str, Any]:
+        number = int(params.get("cursor", "0"))
+        more = {"nextCursor": str(number + 1)} if number + 1 < len(pages) else {}
+        return {"hasMore": bool(more), **pages[number], **more}
+
+    fake.answers["sessions_search"] = answer
+
+
+def test_a_search_asks_on_until_it_has_enough(fake: Any, sessiond: Sessiond) -> None:
+    pages = [{"matches": [found(1)], **SHORT}, {"matches": [], **SHORT}, {"matches": [found(200), found(3)]}]
+    answer_with_pages(fake, *pages, {"matches": [found(4)]})
+    done = sessiond("search", "words", "-n", "3", "--archived")
+    assert done.out.splitlines() == [
+        "TIME  SESSION  ROLE  TEXT",
+        "t     k        user  1 words",
+        "t     k        user  200 words",
+        "t     k        user  3 words",
+    ]
+    assert done.err == "  there are more: --limit\n"
+    same = {"query": "words", "withinMs": 300, "includeArchived": True}
+    assert fake.asked("sessions_search") == {**same, "limit": 3}
+    assert fake.asked("sessions_search") == {**same, "limit": 2, "cursor": "1"}
+    assert fake.asked("sessions_search") == {**same, "limit": 2, "cursor": "2"}
+    answer_with_pages(fake, {"matches": [found(2)]})
+    sessiond("search", "two", "words", "--role", "user")
+    assert fake.asked("sessions_search") == {"query": "two words", "role": "user", "withinMs": 300, "limit": 50}
+    answer_with_pages(fake, *pages, {"matches": [found(4)]})
+    done = sessiond("search", "words", "--json")
+    assert [json.loads(line) for line in done.out.splitlines()] == [found(1), found(200), found(3), found(4)]
+    assert done.err == ""
+    fake.calls.queue.clear()
+    answer_with_pages(fake, {"matches": [found(place) for place in range(200)]}, {"matches": []})
+    assert len(sessiond("search", "words", "-n", "300", "--json").out.splitlines()) == 200
+    assert [fake.asked("sessions_search")["limit"] for _ in range(2)] == [200, 100]
+
+
+def test_an_archived_match_is_named_by_the_id_of_its_session(fake: Any, sessiond: Sessiond) -> None:
+    answer_with_pages(fake, {"matches": [found(1, sessionId="s1")]})
+    assert sessiond("search", "words", "--archived").out.splitlines()[1].split()[:2] == ["t", "s1"]
+
+
 def test_raw_history_is_one_line_of_json_for_each_line_of_the_file(fake: Any, sessiond: Sessiond) -> None:
     lines = [{"type": "user", "n": 1}, {"type": "system", "text": "a\nb"}]
     page = {"messages": lines, "positions": [], "hasMore": True, "nextCursor": "lines:1-1-a"}
@@ -519,9 +570,6 @@ CASES: list[tuple[list[str], str, dict[str, Any], dict[str, Any], str | None]] =
      {"runId": "r2", "status": "accepted", "interrupted": ["r1"]}, "r2\n"),
     (["kill", "k"], "sessions.kill", {"key": "k"}, {"killed": True, "runIds": ["a", "b"]}, "killed a\nkilled b\n"),
     (["call", "m", '{"a": 1}'], "m", {"a": 1}, {"b": 2}, '{"b":2}\n'),
-    (["search", "two", "words", "--role", "user"], "sessions_search", {"query": "two words", "role": "user"},
-     {"matches": [{"sessionKey": "k", "timestamp": "t", "role": "user", "snippet": "Two words"}], "hasMore": False},
-     "TIME  SESSION  ROLE  TEXT\nt     k        user  Two words\n"),
     (["token", "mint", "--scope", "list", "--scope", "read", "--ttl", "1h"], "tokens.mint",
      {"scopes": ["list", "read"], "ttlSeconds": 3600}, {"token": "TTT", "id": "i", "expiresAt": 0}, "TTT\n"),
     (["token", "revoke", "i"], "tokens.revoke", {"id": "i"}, {"revoked": True}, "i is revoked\n"),

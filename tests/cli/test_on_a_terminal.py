@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.fake_daemon import FakeDaemon
+from support.fake_daemon import NO_ANSWER, FakeDaemon
+from support.patience import PATIENCE_S
 
 ROW = {"key": "agent:main:" + "x" * 60, "updatedAt": 0, "messageCount": 2, "status": "ok", "sessionId": "s"}
 
@@ -59,6 +61,44 @@ def test_search_matches_are_in_view_and_coloured_at_any_width(fake: FakeDaemon, 
         assert "\x1b[1;31mHeron\x1b[0m" in terminal("search", "heron", COLUMNS=columns)
         plain = terminal("search", "heron", COLUMNS=columns, NO_COLOR="1").splitlines()
         assert "Heron" in plain[1] and "\x1b" not in plain[1] and len(plain[1]) <= int(columns)
+
+
+def test_matches_show_as_they_are_found_with_how_far_the_search_is(
+    fake: FakeDaemon, terminal: Callable[..., str]
+) -> None:
+    match = {"sessionKey": "k", "cursor": "c", "timestamp": 0, "role": "user", "snippet": "a heron"}
+    short = {"hasMore": True, "contentRedacted": False, "progress": {"lookedAt": 2048, "total": 4096}}
+    pages = [
+        {"matches": [match], "nextCursor": "1", **short},
+        {"matches": [], "nextCursor": "2", **short},
+        {"matches": [{**match, "snippet": "one more heron"}], "hasMore": False},
+    ]
+    fake.answers["sessions_search"] = lambda params, _: pages[int(params.get("cursor", 0))]
+    shown = terminal("search", "heron", NO_COLOR="1", COLUMNS="80")
+    progress = "\r\x1b[Ksearching \u2026 2.0 KiB of 4.0 KiB\r\x1b[K"
+    titles, first, rest = shown.split("\n", 2)
+    assert titles.split() == ["TIME", "SESSION", "ROLE", "TEXT"]
+    assert first.endswith("user  a heron")
+    assert rest.startswith(progress * 2)
+    assert rest.removeprefix(progress * 2).endswith("user  one more heron\n")
+
+
+def test_ctrl_c_ends_a_search_in_the_daemon(fake: FakeDaemon) -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def answer(*_: object) -> object:
+        asked.set()
+        return NO_ANSWER
+
+    fake.answers["sessions_search"] = answer
+    fake.when_closed = gone.set
+    command = [sys.executable, "-m", "sessiond", "search", "x"]
+    environ = {"PATH": os.environ["PATH"], "SESSIOND_SOCKET": str(fake.path)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE) as process:
+        assert asked.wait(PATIENCE_S)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert gone.wait(PATIENCE_S), "its connection is closed, which cancels what it asked"
 
 
 def answer_with_sessions(fake: FakeDaemon, count: int) -> None:

@@ -380,3 +380,19 @@ def test_a_repeated_wait_keeps_its_deadline(fake: Any, no_answer: Any) -> None:
     with Client(str(fake.path)) as client:
         assert client.call_within("sessions_inbox", lambda left_s: {"wait": left_s}, timeout_s=30) == {"messages": []}
     assert asked[0] == pytest.approx(30) and asked[0] > asked[1] > asked[2] > 0
+
+
+def test_a_search_gives_page_after_page(fake: Any) -> None:
+    pages = [
+        {"matches": [1, 2], "hasMore": True, "nextCursor": "a"},
+        {"matches": [], "hasMore": True, "nextCursor": "b"},
+    ]
+    pages += [{"matches": [3], "hasMore": True, "nextCursor": "c"}, {"matches": [4], "hasMore": False}]
+    fake.answers["sessions_search"] = lambda params, _: pages[" abc".index(params.get("cursor", " "))]
+    with Client(str(fake.path)) as client:
+        assert list(client.search("x", role="user")) == pages
+        first = {"query": "x", "role": "user", "withinMs": 300, "limit": 50}
+        assert fake.asked("sessions_search") == first
+        assert fake.asked("sessions_search") == {**first, "limit": 48, "cursor": "a"}
+        assert list(client.search("x", 3)) == pages[:3]
+        assert next(client.search("x", withinMs=5)) == pages[0]

@@ -55,6 +55,22 @@ async def test_errors_are_raised_unchanged(fake: Any, refusal: Any, no_answer: A
             await client.call("m")
 
 
+async def test_a_search_gives_page_after_page_until_it_is_cancelled(fake: Any, no_answer: Any) -> None:
+    pages = [{"matches": [1], "hasMore": True, "nextCursor": "a"}, {"matches": [2], "hasMore": False}]
+    fake.answers["sessions_search"] = lambda params, _: pages["cursor" in params]
+    async with TrioClient(str(fake.path)) as client:
+        assert [page async for page in client.search("x", 7, role="user")] == pages
+        first = {"query": "x", "role": "user", "withinMs": 300, "limit": 7}
+        assert fake.asked("sessions_search") == first
+        assert fake.asked("sessions_search") == {**first, "limit": 6, "cursor": "a"}
+        fake.answers["sessions_search"] = lambda *_: no_answer
+        with trio.move_on_after(0.01):
+            async for _ in client.search("x"):
+                raise AssertionError("there is no answer")
+        with trio.fail_after(PATIENCE_S):
+            await trio.to_thread.run_sync(fake.asked, "$/cancelRequest")
+
+
 async def test_a_cancelled_call_is_cancelled_in_the_daemon(fake: Any, no_answer: Any) -> None:
     fake.answers["slow"] = lambda *_: no_answer
     async with TrioClient(str(fake.path)) as client:

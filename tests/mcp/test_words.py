@@ -77,8 +77,9 @@ JSON = st.recursive(
             {
                 "matches": [{"sessionKey": "k", "role": "user", "timestamp": CREATED_AT_MS, "snippet": "a heron"}],
                 "hasMore": True,
+                "nextCursor": "x.y",
             },
-            "1 match (there are more)\nk, user, 2026-01-01 00:00:00Z: a heron",
+            "1 match; more with cursor x.y\nk, user, 2026-01-01 00:00:00Z: a heron",
         ),
         (
             "sessions_inbox",

@@ -61,6 +61,7 @@ class Connection:
                     self._answer(message)
                 else:
                     self._waiting.pop(message["id"]).put(message)
+        self._daemon.when_closed()
 
     def _answer(self, message: dict[str, Any]) -> None:
         method, params = message["method"], message.get("params", {})
@@ -90,6 +91,7 @@ class FakeDaemon:
         self.answers: dict[str, Answer] = {"initialize": lambda _params, _connection: {"caller": {"scopes": ["admin"]}}}
         self.calls: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self.connections: list[Connection] = []
+        self.when_closed: Callable[[], object] = lambda: None
         self.start()
 
     def start(self) -> None:

@@ -12,10 +12,38 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
+    from typing import Self
 
 # Shorter work shows no line; the line is updated at this interval.
 TICK_S = 1.0
 CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """A line on a terminal that says how far something is, until it is cleared. Elsewhere nothing is written."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Show the text in place of what is shown."""
+        if sys.stderr.isatty():
+            sys.stderr.write(f"{CLEAR}{text}")
+            sys.stderr.flush()
+            self._is_shown = True
+
+    def clear(self) -> None:
+        """Remove the line, so that other output may come."""
+        if self._is_shown:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()
+            self._is_shown = False
 
 
 @contextmanager

@@ -41,19 +41,30 @@ class Column:
         self.fit = fit
 
 
-def render(columns: Sequence[Column], rows: Sequence[Any], screen: Screen) -> list[str]:
-    """The lines of the table, its titles first; none for no rows."""
+def render(
+    columns: Sequence[Column], rows: Sequence[Any], screen: Screen, above: dict[str, int] | None = None
+) -> list[str]:
+    """The lines of the table, its titles first; none for no rows.
+
+    `above` has, by title, the widths of the columns of rows that are shown already, which these rows continue; it is
+    updated. While it is empty the titles come.
+    """
     texts = {column: [_text(column.cell(row)) for row in rows] for column in columns}
-    shown = [column for column in columns if any(texts[column])]
-    widths = {column: max(columns_of(text) for text in [column.title, *texts[column]]) for column in shown}
+    above = {} if above is None else above
+    shown = [column for column in columns if any(texts[column]) or column.title in above]
+    widths = {
+        column: max(above.get(column.title, 0), *(columns_of(text) for text in [column.title, *texts[column]]))
+        for column in shown
+    }
     if screen.width is not None:
         _fit(shown, widths, screen.width)
         for column in shown:  # a shortened text may be narrower than its width
             fitted = [columns_of(column.fit(text, widths[column])) for text in texts[column]]
-            widths[column] = min(widths[column], max(columns_of(column.title), *fitted))
+            widths[column] = min(widths[column], max(columns_of(column.title), above.get(column.title, 0), *fitted))
     if not rows or not shown:
         return []
-    lines = [_line([(column, column.title, "dim") for column in shown], widths, screen)]
+    lines = [] if above else [_line([(column, column.title, "dim") for column in shown], widths, screen)]
+    above |= {column.title: width for column, width in widths.items()}
     for index in range(len(rows)):
         cells = [(column, texts[column][index], _style(column, texts[column][index])) for column in shown]
         lines.append(_line(cells, widths, screen))
