@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -110,29 +110,102 @@ def systemd(tmp_path: Path) -> Iterator[PrivateSystemd]:
         yield found
 
 
-def test_install_sets_everything_up_and_uninstall_leaves_only_the_users_data(systemd: PrivateSystemd) -> None:
-    index = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_PROXY")}
-    script = str(ROOT / "systemd/install")
-    base = str(Path(sys.base_prefix) / "bin/python3")
-    for _ in range(2):  # the second is an upgrade
-        done = systemd.run(script, timeout=300, SESSIOND_PYTHON=base, **index)
-        assert done.returncode == 0, done.stdout + done.stderr
-    printed = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
-    assert [" ".join(line) for line in printed if line[0] in ("program", "systemd")] == [
-        "program ~/.local/bin/sessiond -> ~/.local/share/sessiond/venv",
-        "systemd enabled and started; see: systemctl --user status sessiond",
-    ]
-    program = str(HOME / ".local/bin/sessiond")
+INDEX = {
+    name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_")) or name.endswith("_PROXY")
+}
+BIN = str(HOME / ".local/bin")
+# Nothing of it is the user's, and each tool removes or keeps it as it likes.
+OF_THE_TOOLS = tuple(
+    str(HOME / each) for each in (".cache", ".local/share/uv", ".local/share/pipx", ".local/state/pipx")
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, which has the same bytes however often it is built, and so has the source archive."""
+    builds = []
+    for number in range(2):
+        out = tmp_path_factory.mktemp(f"dist{number}", numbered=False)
+        out.chmod(0o755)
+        subprocess.run([Path(sys.executable).with_name("hatchling"), "build", "-d", str(out)], cwd=ROOT, check=True)
+        builds.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
+    assert builds[0] == builds[1] and len(builds[0]) == 2
+    return next(out.glob("*.whl"))
+
+
+def uv_tool(systemd: PrivateSystemd, wheel: Path, _file: Path) -> tuple[str, list[str]]:
+    uv = str(Path(sys.executable).with_name("uv"))
+    interpreter = str(Path(sys.base_prefix) / "bin/python3")
+    run_well(systemd, uv, "tool", "install", "--python", interpreter, str(wheel))
+    return f"{BIN}/sessiond", [uv, "tool", "uninstall", "sessiond"]
+
+
+def pipx(systemd: PrivateSystemd, wheel: Path, _file: Path) -> tuple[str, list[str]]:
+    interpreter, own = str(Path(sys.base_prefix) / "bin/python3"), str(HOME / ".cache/pipx-itself")
+    run_well(systemd, interpreter, "-m", "venv", own)
+    run_well(systemd, f"{own}/bin/pip", "install", "-q", "pipx")
+    run_well(systemd, f"{own}/bin/pipx", "install", "--python", interpreter, str(wheel))
+    return f"{BIN}/sessiond", [f"{own}/bin/pipx", "uninstall", "sessiond"]
+
+
+def the_single_file(systemd: PrivateSystemd, _wheel: Path, file: Path) -> tuple[str, list[str]]:
+    run_well(systemd, "mkdir", "-p", BIN)
+    run_well(systemd, "cp", str(file), f"{BIN}/sessiond")
+    return f"{BIN}/sessiond", ["rm", f"{BIN}/sessiond"]
+
+
+def run_well(systemd: PrivateSystemd, *command: str) -> str:
+    done = systemd.run(*command, timeout=300, **INDEX)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("install", [uv_tool, pipx, the_single_file])
+def test_an_installed_program_sets_up_its_units_and_takes_them_away(
+    systemd: PrivateSystemd,
+    wheel: Path,
+    single_file: Path,
+    install: Callable[[PrivateSystemd, Path, Path], tuple[str, list[str]]],
+) -> None:
+    began = time.monotonic()
+    program, uninstall = install(systemd, wheel, single_file)
+    printed = run_well(systemd, program, "unit", "--install")
+    assert "systemd      enabled and started" in printed
+    check_the_first_answer(systemd, program)
+    took_s = time.monotonic() - began
+    print(f"from the wheel to the first answer: {took_s:.1f} s")
+    run_well(systemd, program, "unit", "--uninstall")
+    run_well(systemd, *uninstall)
+    check_what_is_left(systemd)
+
+
+def check_the_first_answer(systemd: PrivateSystemd, program: str) -> None:
     sent = systemd.run(program, "send", "main", "hello", "--json")
     assert (sent.returncode, json.loads(sent.stdout)["status"]) == (0, "ok"), sent.stderr
     assert systemd.run("man", "--where", "sessiond").returncode in (0, 127)
     enabled = [systemd.show(unit, "UnitFileState", "ActiveState") for unit in ("sessiond.service", "sessiond.socket")]
     assert enabled == [{"UnitFileState": "enabled", "ActiveState": "active"}] * 2
 
-    done = systemd.run(str(ROOT / "systemd/uninstall"))
-    assert done.returncode == 0, done.stderr
+
+def check_what_is_left(systemd: PrivateSystemd) -> None:
     left = systemd.run("find", str(HOME), "-type", "f", "-o", "-type", "l").stdout.splitlines()
     store = str(HOME / ".local/state/sessiond")
-    assert [path for path in left if not path.startswith((store, str(HOME / ".cache")))] == []
-    assert any(path.endswith(".jsonl") for path in left)
+    assert [path for path in left if not path.startswith((store, *OF_THE_TOOLS))] == []
+    assert any(path.startswith(store) and path.endswith(".jsonl") for path in left)
     assert systemd.run("systemctl", "--user", "is-active", "sessiond.socket").stdout.strip() == "inactive"
+
+
+def test_install_sets_everything_up_and_uninstall_leaves_only_the_users_data(systemd: PrivateSystemd) -> None:
+    script = str(ROOT / "systemd/install")
+    base = str(Path(sys.base_prefix) / "bin/python3")
+    for _ in range(2):  # the second is an upgrade
+        done = systemd.run(script, timeout=300, SESSIOND_PYTHON=base, **INDEX)
+        assert done.returncode == 0, done.stdout + done.stderr
+    printed = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert [" ".join(line) for line in printed if line[0] in ("program", "systemd")] == [
+        "program ~/.local/bin/sessiond -> ~/.local/share/sessiond/venv",
+        "systemd enabled and started; see: systemctl --user status sessiond",
+    ]
+    check_the_first_answer(systemd, f"{BIN}/sessiond")
+    run_well(systemd, str(ROOT / "systemd/uninstall"))
+    check_what_is_left(systemd)

@@ -40,6 +40,7 @@ COMMANDS = {
         "acp": "",
         "config": "",
         "doctor": "",
+        "unit": "",
         "prune": "",
         "import": "import_store",
         "path": "",

@@ -1,0 +1,208 @@
+"""`sessiond unit`: let systemd run the installed program, with completion and manual; and take all of it away again.
+
+For a program that `uv tool`, `pipx` or `pip` installed, and for the single file; `just install` of a checkout calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from sessiond.cli.completion import text_for
+from sessiond.cli.frame.command import Args, Command, Option
+from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed
+from sessiond.cli.terminal.output import lines
+from sessiond.errors import reason_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNITS = ("sessiond.service", "sessiond.socket", "sessiond-agent.socket")
+_PROGRAM_OF_UNIT = "ExecStart=%h/.local/bin/sessiond serve"
+_NO_NAMESPACES = """\
+# This machine lets users make no user namespaces, so a user unit can have no file system of its own either.
+[Service]
+PrivateUsers=no
+ProtectSystem=no
+ProtectControlGroups=no
+ProtectClock=no
+ProtectKernelModules=no
+CapabilityBoundingSet=~
+"""
+
+
+class InstalledFiles:
+    """Where the files of a user go: units, completions and the manual."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.home = Path(environ.get("HOME") or Path.home())
+        data = Path(environ.get("XDG_DATA_HOME") or self.home / ".local/share")
+        self.config = Path(environ.get("XDG_CONFIG_HOME") or self.home / ".config")
+        self.state = Path(environ.get("XDG_STATE_HOME") or self.home / ".local/state")
+        self.units = self.config / "systemd/user"
+        self.fewer_walls = self.units / "sessiond.service.d/no-user-namespace.conf"
+        self.completions = {
+            "bash": data / "bash-completion/completions/sessiond",
+            "zsh": data / "zsh/site-functions/_sessiond",
+            "fish": self.config / "fish/completions/sessiond.fish",
+        }
+        self.manual = data / "man/man1/sessiond.1"
+
+    def every(self) -> Iterator[Path]:
+        yield from (self.units / name for name in UNITS)
+        yield from (self.fewer_walls, *self.completions.values(), self.manual)
+
+    def shown(self, path: Path) -> str:
+        """`path` as people write it."""
+        return f"~/{path.relative_to(self.home)}" if path.is_relative_to(self.home) else str(path)
+
+
+def run(args: Args) -> int | None:
+    if args.install and args.uninstall:
+        raise CommandFailed("--install and --uninstall exclude each other", status=USAGE)
+    files = InstalledFiles(dict(os.environ))
+    if args.uninstall:
+        _uninstall(files)
+        return None
+    texts = _unit_texts(files)
+    if args.install:
+        _install(files, texts)
+    else:
+        for name, text in texts.items():
+            lines([f"# {files.shown(files.units / name)}", text])
+    return None
+
+
+def _unit_texts(files: InstalledFiles) -> dict[str, str]:
+    """The units by name; the service starts the program that runs this command."""
+    here = Path(__file__).resolve()
+    folders = (here.parents[1] / "systemd", here.parents[2] / "systemd")  # in a wheel, and in a checkout
+    folder = next((each for each in folders if (each / UNITS[0]).is_file()), None)
+    if folder is None:
+        raise CommandFailed(
+            "this installation of sessiond has no units",
+            hint="install it anew from its wheel: uv tool install --reinstall sessiond",
+            status=FAILED,
+        )
+    texts = {name: (folder / name).read_text("utf-8") for name in UNITS}
+    assert _PROGRAM_OF_UNIT in texts[UNITS[0]]
+    words = " ".join(_quote(word, files.home) for word in _program())
+    texts[UNITS[0]] = texts[UNITS[0]].replace(_PROGRAM_OF_UNIT, f"ExecStart={words} serve")
+    return texts
+
+
+def _program() -> list[str]:
+    """The words that start this very program: as it was called, not where a link of it leads to today."""
+    packed = os.environ.get("PEX")  # the single file, which runs from where it is unpacked
+    called = packed or (sys.argv[0] if os.sep in sys.argv[0] else shutil.which("sessiond"))
+    if called and Path(called).name != "__main__.py" and os.access(called, os.X_OK):
+        return [os.path.abspath(called)]  # not `resolve`: an upgrade changes where a link leads
+    return [sys.executable, "-m", "sessiond"]
+
+
+def _quote(word: str, home: Path) -> str:
+    """A word of ExecStart; below the home folder with `%h`, so that the unit serves if the folder moves."""
+    begin = ""
+    if Path(word).is_relative_to(home) and str(home) != "/":
+        begin, word = "%h", word[len(str(home)) :]
+    for char, instead in (("\\", "\\\\"), ("%", "%%"), ("$", "$$"), ('"', '\\"')):
+        word = word.replace(char, instead)
+    return f'"{begin}{word}"' if any(char.isspace() or char in "\"'\\;" for char in word) else begin + word
+
+
+def _install(files: InstalledFiles, texts: dict[str, str]) -> None:
+    try:
+        for name, text in texts.items():
+            _write(files.units / name, text)
+        lines([f"units        {files.shown(files.units)}/{', '.join(texts)}"])
+        if _may_make_namespaces():
+            files.fewer_walls.unlink(missing_ok=True)
+        else:
+            _write(files.fewer_walls, _NO_NAMESPACES)
+            lines([f"             {files.shown(files.fewer_walls)}: no user namespaces here, so fewer walls"])
+        for shell, path in files.completions.items():
+            _write(path, text_for(shell))
+            lines([f"completion   {files.shown(path)}"])
+        _write(files.manual, text_for("man"))
+        lines([f"manual       {files.shown(files.manual)}"])
+    except OSError as error:
+        where = getattr(error, "filename", None) or files.units
+        raise CommandFailed(f"{where} cannot be written: {reason_of(error)}", status=FAILED) from None
+    _start()
+
+
+def _start() -> None:
+    if not _systemctl("daemon-reload"):
+        lines(["systemd      there is no user manager here; start it yourself: sessiond serve"])
+        return
+    if not _systemctl("enable", "-q", *UNITS) or not _systemctl("restart", *reversed(UNITS)):
+        raise CommandFailed(
+            "systemd could not start sessiond", hint="why: systemctl --user status sessiond", status=FAILED
+        )
+    lines(["systemd      enabled and started; see: systemctl --user status sessiond"])
+    asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]
+    if _output_of(asked) == "no":
+        lines(["             it ends when you log out; to keep it: loginctl enable-linger"])
+
+
+def _uninstall(files: InstalledFiles) -> None:
+    if _systemctl("daemon-reload"):
+        _systemctl("disable", "-q", "--now", *reversed(UNITS))
+    try:
+        for path in files.every():
+            if path.is_symlink() or path.exists():
+                path.unlink()
+                lines([f"removed      {files.shown(path)}"])
+        if files.fewer_walls.parent.is_dir() and not any(files.fewer_walls.parent.iterdir()):
+            files.fewer_walls.parent.rmdir()
+    except OSError as error:
+        raise CommandFailed(f"{error.filename} cannot be removed: {reason_of(error)}", status=FAILED) from None
+    _systemctl("daemon-reload")
+    lines(
+        [
+            f"kept         the sessions in {files.shown(files.state / 'sessiond')}",
+            f"kept         the configuration in {files.shown(files.config / 'sessiond')}",
+        ]
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text.rstrip("\n") + "\n", "utf-8")
+    beside.replace(path)
+
+
+def _may_make_namespaces() -> bool:
+    return _output_of(["unshare", "--user", "--map-root-user", "true"]) is not None
+
+
+def _systemctl(*words: str) -> bool:
+    return _output_of(["systemctl", "--user", *words]) is not None
+
+
+def _output_of(command: list[str]) -> str | None:
+    """What it printed; None if it failed or is not installed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+COMMAND = Command(
+    "unit",
+    "Let systemd start sessiond for you: print, install or remove the units.",
+    run=run,
+    description="The sessions and the configuration stay when the units are removed.",
+    options=(
+        Option("--print", "Print the units (the default).", kind="flag"),
+        Option("--install", "Write the units, completions and the manual, and start it.", kind="flag"),
+        Option("--uninstall", "Stop it, and remove what --install wrote.", kind="flag"),
+    ),
+    examples=("sessiond unit --install", "sessiond unit --print | less"),
+)

@@ -1,0 +1,99 @@
+"""`sessiond unit` without systemd: which files it writes, and that it removes them and nothing else.
+
+With systemd: `just test-packaging`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.rows import check_each
+
+from sessiond import cli
+from sessiond.cli.unit import UNITS, InstalledFiles, _quote
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home on a machine without systemd."""
+    home, programs = tmp_path / "home", tmp_path / "bin"
+    home.mkdir()
+    programs.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", str(programs))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "PEX"):
+        monkeypatch.delenv(name, raising=False)
+    return home
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def test_what_is_installed_is_removed_again_and_nothing_else(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {".config/systemd/user/sessiond.service.d/mine.conf", ".config/sessiond/config.toml", ".local/bin/other"}
+    for name in own:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    for _ in range(2):  # again is an upgrade
+        assert cli.run(["unit", "--install"]) == 0
+    printed = capsys.readouterr().out
+    assert "there is no user manager here" in printed and "fewer walls" in printed
+    files = InstalledFiles(dict(os.environ))
+    assert files_in(home) == own | {str(path.relative_to(home)) for path in files.every()}
+    assert all(path.stat().st_size > 100 for path in files.every())
+    assert cli.run(["unit", "--uninstall"]) == 0
+    assert files_in(home) == own
+    printed = capsys.readouterr().out
+    assert printed.count("removed ") == len(list(files.every())) and "~/.local/state/sessiond" in printed
+
+
+def test_the_service_starts_the_program_that_printed_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = home / ".local/bin/sessiond"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!{sys.executable}\nfrom sessiond.cli import main\nmain()\n")
+    program.chmod(0o755)
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
+    done = subprocess.run(
+        [program, "unit", "--print"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert "\nExecStart=%h/.local/bin/sessiond serve\n" in done.stdout
+    assert all(f"# ~/.config/systemd/user/{unit}\n" in done.stdout for unit in UNITS)
+    by_module = subprocess.run(
+        [sys.executable, "-m", "sessiond", "unit"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"\nExecStart={sys.executable} -m sessiond serve\n" in by_module.stdout
+
+
+@check_each(
+    ("word", "quoted"),
+    [
+        ("/home/u/.local/bin/sessiond", "%h/.local/bin/sessiond"),
+        ("/opt/s", "/opt/s"),
+        ("/home/user/x", "/home/user/x"),
+        ("/opt/a b/s", '"/opt/a b/s"'),
+        ("/home/u/a b/s", '"%h/a b/s"'),
+        ('/opt/a"b', '"/opt/a\\"b"'),
+        ("/opt/a\\b", '"/opt/a\\\\b"'),
+        ("/opt/50%/$x", "/opt/50%%/$$x"),
+    ],
+)
+def test_the_program_is_quoted_for_systemd(word: str, quoted: str) -> None:
+    assert _quote(word, Path("/home/u")) == quoted
+
+
+def test_wrong_calls_and_folders_that_cannot_be_written_are_told(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["unit", "--install", "--uninstall"]) == 2
+    (home / ".config").write_text("a file")
+    assert cli.run(["unit", "--install"]) == 1
+    assert f"{home}/.config" in capsys.readouterr().err
