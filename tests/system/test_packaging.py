@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,12 +123,19 @@ OF_THE_TOOLS = tuple(
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared() -> Iterator[Path]:
+    """A folder that the user of the private systemd can read."""
+    with tempfile.TemporaryDirectory(prefix="sd-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def wheel(shared: Path) -> Path:
     """The wheel, which has the same bytes however often it is built, and so has the source archive."""
     builds = []
     for number in range(2):
-        out = tmp_path_factory.mktemp(f"dist{number}", numbered=False)
-        out.chmod(0o755)
+        out = shared / f"wheel{number}"
         subprocess.run([Path(sys.executable).with_name("hatchling"), "build", "-d", str(out)], cwd=ROOT, check=True)
         builds.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
     assert builds[0] == builds[1] and len(builds[0]) == 2
@@ -148,9 +157,11 @@ def pipx(systemd: PrivateSystemd, wheel: Path, _file: Path) -> tuple[str, list[s
     return f"{BIN}/sessiond", [f"{own}/bin/pipx", "uninstall", "sessiond"]
 
 
-def the_single_file(systemd: PrivateSystemd, _wheel: Path, file: Path) -> tuple[str, list[str]]:
+def the_single_file(systemd: PrivateSystemd, wheel: Path, file: Path) -> tuple[str, list[str]]:
     run_well(systemd, "mkdir", "-p", BIN)
-    run_well(systemd, "cp", str(file), f"{BIN}/sessiond")
+    shutil.copy(file, shared_file := wheel.parent / "sessiond")
+    shared_file.chmod(0o755)
+    run_well(systemd, "cp", str(shared_file), f"{BIN}/sessiond")
     return f"{BIN}/sessiond", ["rm", f"{BIN}/sessiond"]
 
 
