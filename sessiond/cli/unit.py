@@ -56,7 +56,7 @@ class InstalledFiles:
         yield from (self.units / name for name in UNITS)
         yield from (self.fewer_walls, *self.completions.values(), self.manual)
 
-    def shown(self, path: Path) -> str:
+    def short_path(self, path: Path) -> str:
         """`path` as people write it."""
         return f"~/{path.relative_to(self.home)}" if path.is_relative_to(self.home) else str(path)
 
@@ -73,7 +73,7 @@ def run(args: Args) -> int | None:
         _install(files, texts)
     else:
         for name, text in texts.items():
-            lines([f"# {files.shown(files.units / name)}", text])
+            lines([f"# {files.short_path(files.units / name)}", text])
     return None
 
 
@@ -118,17 +118,17 @@ def _install(files: InstalledFiles, texts: dict[str, str]) -> None:
     try:
         for name, text in texts.items():
             _write(files.units / name, text)
-        lines([f"units        {files.shown(files.units)}/{', '.join(texts)}"])
+        lines([f"units        {files.short_path(files.units)}/{', '.join(texts)}"])
         if _may_make_namespaces():
             files.fewer_walls.unlink(missing_ok=True)
         else:
             _write(files.fewer_walls, _NO_NAMESPACES)
-            lines([f"             {files.shown(files.fewer_walls)}: no user namespaces here, so fewer walls"])
+            lines([f"             {files.short_path(files.fewer_walls)}: no user namespaces here, so fewer walls"])
         for shell, path in files.completions.items():
             _write(path, text_for(shell))
-            lines([f"completion   {files.shown(path)}"])
+            lines([f"completion   {files.short_path(path)}"])
         _write(files.manual, text_for("man"))
-        lines([f"manual       {files.shown(files.manual)}"])
+        lines([f"manual       {files.short_path(files.manual)}"])
     except OSError as error:
         where = getattr(error, "filename", None) or files.units
         raise CommandFailed(f"{where} cannot be written: {reason_of(error)}", status=FAILED) from None
@@ -156,7 +156,7 @@ def _uninstall(files: InstalledFiles) -> None:
         for path in files.every():
             if path.is_symlink() or path.exists():
                 path.unlink()
-                lines([f"removed      {files.shown(path)}"])
+                lines([f"removed      {files.short_path(path)}"])
         if files.fewer_walls.parent.is_dir() and not any(files.fewer_walls.parent.iterdir()):
             files.fewer_walls.parent.rmdir()
     except OSError as error:
@@ -164,8 +164,8 @@ def _uninstall(files: InstalledFiles) -> None:
     _systemctl("daemon-reload")
     lines(
         [
-            f"kept         the sessions in {files.shown(files.state / 'sessiond')}",
-            f"kept         the configuration in {files.shown(files.config / 'sessiond')}",
+            f"kept         the sessions in {files.short_path(files.state / 'sessiond')}",
+            f"kept         the configuration in {files.short_path(files.config / 'sessiond')}",
         ]
     )
 

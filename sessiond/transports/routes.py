@@ -131,6 +131,7 @@ GET  /sessions/{key}/history         a page of a session: limit=, cursor=, inclu
 GET  /sessions/{key}/history?follow=1  the same, and then what comes, as Server-Sent Events
 POST /sessions/{key}/kill            end the session's runs
 GET  /ws                             a WebSocket with calls and events, a JSON-RPC message each
+GET  /events                         what changes in any session, as Server-Sent Events
 GET  /metrics                        counts in the format of Prometheus
 GET  /healthz                        whether the daemon lives
 

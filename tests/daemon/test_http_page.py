@@ -141,7 +141,10 @@ def test_a_query_is_no_part_of_a_file(page: OwnerPage) -> None:
 def test_a_person_with_curl_gets_the_list_of_routes(page: OwnerPage) -> None:
     got = get(page, "", Accept="*/*")
     assert got.headers["content-type"] == "text/plain; charset=utf-8"
-    assert "/healthz" in got.text
+    roads = [line.split()[1].partition("?")[0] for line in got.text.splitlines() if line[:4] in ("GET ", "POST")]
+    assert set(roads) == {
+        *("/rpc", "/sessions/{key}/history", "/sessions/{key}/kill", "/ws", "/events", "/metrics", "/healthz"),
+    }
 
 
 def test_a_code_works_once_and_the_token_is_named_and_listed_as_a_pages(running: Daemon) -> None:

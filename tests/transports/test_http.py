@@ -132,17 +132,6 @@ async def test_the_agent_socket_and_tcp_require_a_token(open_server):
         assert await running.curl_tcp("/healthz") == (200, '{"ok":true}')
 
 
-async def test_the_root_lists_every_route(open_server):
-    async with open_server() as running:
-        answers = [await running.curl("/"), await running.curl("/", socket=running.agent), await running.curl_tcp("/")]
-        for status, text in answers:
-            assert status == 200
-            roads = [line.split()[1].partition("?")[0] for line in text.splitlines() if line[:4] in ("GET ", "POST")]
-            assert set(roads) == {
-                *("/rpc", "/sessions/{key}/history", "/sessions/{key}/kill", "/ws", "/metrics", "/healthz"),
-            }
-
-
 @check_each(
     ("headers", "status"),
     [

@@ -57,6 +57,7 @@ WITHOUT_NAME = {
     *("initialize", "ping", "rpc.discover", "daemon.status", "daemon.doctor", "agents_list", "tokens.list"),
     *("sessions_list", "sessions.list", "sessions_spawn", "sessions.prune", "sessions.import"),
     *("sessions.subscribe", "sessions.unsubscribe", "agents.attach", "channels.attach", "run.event", "tokens.revoke"),
+    *("http.open", "http.close"),
 }
 BY_RUN = {"agent.wait"}
 
