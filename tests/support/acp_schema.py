@@ -23,12 +23,12 @@ _NEWER = {"name"}
 def check_update(params: dict[str, Any]) -> None:
     """Check the params of a `session/update`."""
     update = {name: value for name, value in params["update"].items() if name not in _NEWER}
-    _check("SessionNotification", {**params, "update": update})
+    check("SessionNotification", {**params, "update": update})
 
 
 def check_result(method: str, result: dict[str, Any]) -> None:
     """Check the result of a request."""
-    _check(_RESULTS[method], result)
+    check(_RESULTS[method], result)
 
 
 def check_frame(frame: dict[str, Any], method: str | None = None) -> None:
@@ -40,16 +40,19 @@ def check_frame(frame: dict[str, Any], method: str | None = None) -> None:
         check_update(frame["params"])
     elif "error" in frame:
         assert frame.keys() == {"jsonrpc", "id", "error"}
-        _check("Error", frame["error"])
+        check("Error", frame["error"])
     else:
         assert frame.keys() == {"jsonrpc", "id", "result"}
         if method is not None:
             check_result(method, frame["result"])
 
 
-def _check(name: str, value: dict[str, Any]) -> None:
+def check(name: str, value: dict[str, Any]) -> None:
     """Check that the value fits the model of that name; the models drop what is unknown or wrong, so nothing may go."""
     import acp.schema as official
+    from pydantic import TypeAdapter
 
-    shown = getattr(official, name).model_validate(value).model_dump(by_alias=True, exclude_unset=True, mode="json")
+    # Some are unions of models.
+    adapter = TypeAdapter(getattr(official, name))
+    shown = adapter.dump_python(adapter.validate_python(value), by_alias=True, exclude_unset=True, mode="json")
     assert shown == value
