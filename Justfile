@@ -102,6 +102,12 @@ bench *ARGS: _venv
 test-agents *ARGS: _venv
     "{{ bin }}/python" -m pytest -m agents {{ ARGS }}
 
+# the page in the system's Chromium: how it behaves, how quick it is (minutes; tools come by pip and npm)
+[group('work on it')]
+test-page *ARGS: _venv _node
+    "{{ bin }}/pip" install -q --require-hashes -r requirements-page.lock
+    "{{ bin }}/python" -m pytest -n 0 -m page tests/page {{ ARGS }}
+
 # the tests that build the single file and install under a systemd of their own
 [group('work on it')]
 test-packaging *ARGS: _venv
@@ -187,6 +193,7 @@ man: _venv
 lock *ARGS: _venv
     "{{ bin }}/uv" pip compile {{ lock_flags }} {{ ARGS }} --extra dev pyproject.toml -o requirements.lock
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra test pyproject.toml -o requirements-test.lock
+    "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra page pyproject.toml -o requirements-page.lock
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock pyproject.toml -o requirements-run.lock
     echo hatchling | "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock - -o requirements-build.lock
 

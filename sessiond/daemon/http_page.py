@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import msgspec
 import trio
@@ -59,40 +61,57 @@ _HEADERS = (
 
 def add_page_routes(router: Router, services: Services) -> None:
     """`GET /` and the files of the page, `POST /page/token`, `POST /page/close`, `GET /events`."""
-    router.add("GET", "/", _index, free=True)
+    web = PageFiles()
+    router.add("GET", "/", web.serve_index, free=True)
     # Only names that are there have a route, so that no path leads out of the folder.
-    for name in page_files():
-        router.add("GET", f"/{name}", partial(_file, name), free=True)
+    for name in web.names:
+        router.add("GET", f"/{name}", partial(web.serve, name), free=True)
     router.add("POST", "/page/token", partial(_trade, services), free=True, max_body_bytes=_MAX_TRADE_BYTES)
     router.add("POST", "/page/close", partial(_close, services), max_body_bytes=_MAX_TRADE_BYTES)
     router.add("GET", "/events", partial(_events, services))
 
 
-def page_files() -> list[str]:
-    """The names of the files of the page."""
-    names = [entry.name for entry in _FOLDER.iterdir() if entry.is_file()] if _FOLDER.is_dir() else []
-    return sorted(name for name in names if _type_of(name) is not None)
+class PageFiles:
+    """The files of the page. A browser asks for all of them at once: what has not changed is read once."""
+
+    def __init__(self, folder: Traversable = _FOLDER) -> None:
+        self._folder = folder
+        found = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
+        self.names = sorted(name for name in found if _type_of(name) is not None)
+        # By name: when it was changed last, and its bytes.
+        self._read: dict[str, tuple[int, bytes]] = {}
+        # Else a browser learns of each module when it has read those that import it.
+        modules = ", ".join(f"<{name}>; rel=modulepreload" for name in self.names if name.endswith(".js"))
+        self._index_headers = (*_HEADERS, ("Vary", "Accept"), ("Link", modules))
+
+    async def serve_index(self, request: HttpRequest) -> Answer:
+        """The page for a browser; for a person with curl the list of routes."""
+        if _INDEX not in self.names or "text/html" not in request.headers.get("accept", ""):
+            return await describe_routes(request)
+        return HttpResponse(200, await self._bytes_of(_INDEX), _TYPES[".html"], self._index_headers)
+
+    async def serve(self, name: str, _request: HttpRequest) -> Answer:
+        """One file."""
+        return HttpResponse(200, await self._bytes_of(name), _type_of(name) or "", _HEADERS)
+
+    async def _bytes_of(self, name: str) -> bytes:
+        file = self._folder / name
+        try:
+            # In an archive nothing changes.
+            changed = file.stat().st_mtime_ns if isinstance(file, Path) else 0
+            known = self._read.get(name)
+            if known is None or known[0] != changed:
+                known = self._read[name] = changed, await run_in_thread(file.read_bytes)
+        except FileNotFoundError:
+            raise NotFound("There is nothing at this path.") from None
+        except OSError:
+            raise StorageError("A file of the page cannot be read; is sessiond being installed anew?") from None
+        await trio.lowlevel.checkpoint()
+        return known[1]
 
 
 def _type_of(name: str) -> str | None:
     return _TYPES.get(name[name.rfind(".") :])
-
-
-async def _index(request: HttpRequest) -> Answer:
-    """The page for a browser; for a person with curl the list of routes."""
-    if "text/html" in request.headers.get("accept", "") and (_FOLDER / _INDEX).is_file():
-        return await _file(_INDEX, request)
-    return await describe_routes(request)
-
-
-async def _file(name: str, _request: HttpRequest) -> Answer:
-    try:
-        data = await run_in_thread((_FOLDER / name).read_bytes)
-    except FileNotFoundError:
-        raise NotFound("There is nothing at this path.") from None
-    except OSError:
-        raise StorageError("A file of the page cannot be read; is sessiond being installed anew?") from None
-    return HttpResponse(200, data, _type_of(name) or "", _HEADERS)
 
 
 class _Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
