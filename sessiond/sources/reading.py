@@ -62,14 +62,16 @@ class Listing(msgspec.Struct):
     failed: list[tuple[str, OSError]]
 
 
-def list_folder(root_fd: int, finder: SourceFinder, folder: str = "") -> Listing:
-    """Everything in a folder below the root (the root itself if empty) and below it, in no particular order."""
+def list_folder(root_fd: int, finder: SourceFinder, folder: str = "", *, with_files: bool = True) -> Listing:
+    """Everything in a folder below the root (the root itself if empty) and below it, in no particular order; without
+    the files, which takes a tenth of the time.
+    """
     listing = Listing([], [], [], [])
     stack = [folder]
     while stack:
         one = stack.pop()
         try:
-            _list_one(root_fd, finder, one, stack, listing)
+            _list_one(root_fd, finder, one, stack, listing, with_files=with_files)
         except (FileNotFoundError, dirfd.SymlinkRefused):
             continue  # removed meanwhile
         except OSError as error:
@@ -79,7 +81,9 @@ def list_folder(root_fd: int, finder: SourceFinder, folder: str = "") -> Listing
     return listing
 
 
-def _list_one(root_fd: int, finder: SourceFinder, folder: str, stack: list[str], listing: Listing) -> None:
+def _list_one(
+    root_fd: int, finder: SourceFinder, folder: str, stack: list[str], listing: Listing, *, with_files: bool
+) -> None:
     with dirfd.closing(dirfd.open_path_dir(root_fd, folder.split("/") if folder else ())) as fd:
         listing.folders.append(folder)
         with os.scandir(fd) as items:
@@ -88,8 +92,8 @@ def _list_one(root_fd: int, finder: SourceFinder, folder: str, stack: list[str],
                 if item.is_dir(follow_symlinks=False):
                     if finder.enters(place):
                         stack.append(place)
-                    continue
-                _list_file(fd, finder, place, item.name, listing)
+                elif with_files:
+                    _list_file(fd, finder, place, item.name, listing)
 
 
 def _list_file(folder_fd: int, finder: SourceFinder, place: str, name: str, listing: Listing) -> None:

@@ -142,6 +142,12 @@ class OpenRoot:
             return None
         return reading.describe_file(place, found, look)
 
+    def find_folders(self, folder: str) -> list[str]:
+        """The folders in which sessions may lie, a folder below the root and those below it. Blocks."""
+        if self.files is not None:
+            return [""]
+        return reading.list_folder(self.folder.fd, self.finder, folder, with_files=False).folders
+
     def list_below(self, folder: str) -> Listing:
         """Everything in a folder below the root (the root itself if empty). Blocks."""
         if self.files is None:

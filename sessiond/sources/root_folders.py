@@ -134,16 +134,21 @@ class RootFolders:
 
     async def list_below(self, root: OpenRoot, folder: str) -> list[ListedFile]:
         """Watch a folder and those below it, and list the files. Watched first, so that nothing is missed."""
-        while True:
-            try:
-                listing: reading.Listing = await self._run_sync(root.list_below, folder)
-            except OSError as error:  # there is no thread
-                listing = reading.Listing([], [], [], [(folder, error)])
-            fresh = [one for one in listing.folders if one not in root.watched]
-            if not [one for one in fresh if self.watch(root, one)]:
-                break
+        try:
+            if folder not in root.watched:
+                self._watch_all(root, await self._run_sync(root.find_folders, folder))
+            listing: reading.Listing = await self._run_sync(root.list_below, folder)
+            while self._watch_all(root, listing.folders):
+                listing = await self._run_sync(root.list_below, folder)
+        except OSError as error:  # there is no thread
+            listing = reading.Listing([], [], [], [(folder, error)])
         self._files.note_listed(root, listing)
         return listing.files
+
+    def _watch_all(self, root: OpenRoot, folders: list[str]) -> bool:
+        """Watch the folders that are not watched yet; whether there were any."""
+        fresh = [one for one in folders if one not in root.watched]
+        return bool([one for one in fresh if self.watch(root, one)])
 
     def watch(self, root: OpenRoot, folder: str) -> bool:
         """Whether a folder below a root is watched now; one that is gone is watched if it comes back."""

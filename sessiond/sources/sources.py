@@ -33,8 +33,10 @@ from sessiond.store.checks import Finding
 from sessiond.store.store import SessionStore
 from sessiond.tasks import own_threads
 
-# Read in one go in a thread before others have their turn.
-_BATCH = 16
+# Done in one go in a thread before others have their turn: so many files that are as the snapshot has them, or an
+# eighth of them if they have to be read.
+_BATCH_EFFORT = 128
+_EFFORT_OF_READING = 8
 # The messages in a folder that appears later are published if it has no more sessions; of more, which were moved there,
 # only that they are there.
 _MOST_PUBLISHED = 100
@@ -189,9 +191,23 @@ class Sources:
                 async with self._changing:
                     await self._files.check(root, file.place)
             return
-        for batch in _in_batches(found):
+        for batch in self._in_batches(found):
             async with self._changing:
                 await self._add_batch(batch)
+
+    def _in_batches(self, found: list[RootFile]) -> Iterator[list[RootFile]]:
+        """Files, newest first. What was kept comes last, of which most is there in the program's folder."""
+        found.sort(key=lambda one: (one[0].is_kept, -one[1].mtime_ns))
+        batch: list[RootFile] = []
+        effort = 0
+        for root, file in found:
+            batch.append((root, file))
+            effort += 1 if file.place in self._snapshot.get(root.path, ()) else _EFFORT_OF_READING
+            if effort >= _BATCH_EFFORT:
+                yield batch
+                batch, effort = [], 0
+        if batch:
+            yield batch
 
     async def _add_batch(self, found: list[RootFile]) -> None:
         """Show sessions that are some of many. At the start nothing is published."""
@@ -272,7 +288,7 @@ class Sources:
         listed = {file.place for file in files}
         gone = known - listed
         if len(listed - known) > _MOST_PUBLISHED:
-            for batch in _in_batches([(root, file) for file in files if file.place not in known]):
+            for batch in self._in_batches([(root, file) for file in files if file.place not in known]):
                 await self._add_batch(batch)
         for count, place in enumerate([*sorted(listed), *sorted(gone)]):
             if count % 64 == 0:
@@ -331,10 +347,3 @@ class Sources:
                 if folder is not None:
                     await self._check_folder(root, folder)
         await self._add_listed(found)
-
-
-def _in_batches(found: list[RootFile]) -> Iterator[list[RootFile]]:
-    """Files, newest first. What was kept comes last, of which most is there in the program's folder."""
-    found.sort(key=lambda one: (one[0].is_kept, -one[1].mtime_ns))
-    for begin in range(0, len(found), _BATCH):
-        yield found[begin : begin + _BATCH]

@@ -284,7 +284,8 @@ class Measuring:
 
     def idle(self) -> Iterator[Bar]:
         wait_until_folded(self.daemon)
-        time.sleep(35)  # the snapshot is saved
+        # Half a minute until the snapshot is saved, and ten seconds until the thread that did it ends for want of work.
+        time.sleep(45)
         before = self.switches()
         time.sleep(10)
         yield Bar("wake-ups in 10 idle seconds", self.switches() - before, "", 0, 5)

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.rows import check_each
 from support.source_files import describe_message, fold_lines, golden_lines
 
@@ -209,3 +210,25 @@ def test_a_list_of_many_messages_takes_time_in_proportion_to_its_length():
     seconds(100)
     # Sixteen times the messages; a hundred times the time would be the square.
     assert seconds(16_000) < 100 * max(seconds(1_000), 0.005)
+
+
+@check_each(
+    "line",
+    [
+        b'{"$set":{"lastUpdated":"2026-11-22T15:46:22.494Z"}}',
+        b'{"$set":{"lastUpdated":""}}',
+        b'{"$set":{"lastUpdated":"x\\"}}',
+        b'{"$set":{"lastUpdated":"2026"},"id":"a"}',
+        b'{"$set":{"lastUpdated":"2026","summary":"said"}}',
+    ],
+)
+def test_a_line_that_is_only_noted_is_read_as_every_other(line: bytes) -> None:
+    # The same with a space in it is read the long way.
+    slow = line.replace(b":{", b": {", 1)
+    try:
+        expected = parse(slow)
+    except BadLine as bad:
+        with pytest.raises(BadLine, match=bad.reason):
+            parse(line)
+        return
+    assert replace(parse(line), raw=b"") == replace(expected, raw=b"")

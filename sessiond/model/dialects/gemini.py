@@ -7,6 +7,8 @@ after several lines is decided by `model.message_list`.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from msgspec.structs import replace
 
@@ -37,6 +39,8 @@ _SERVICE = Service("google-generative-ai", "google")
 _SILENT_TYPES = frozenset({"info", "error", "warning"})
 # What the program puts into the conversation, by its first words.
 _INJECTED = ("<session_context>", "<hook_context>")
+# A line that it writes after every message; nothing of it is shown.
+_NOTED = re.compile(rb'\{"\$set":\{"lastUpdated":"[0-9TZ:.+-]*"\}\}')
 # Its own commands; they are shown, but say nothing of what the session is about.
 _COMMANDS = ("/", "?")
 
@@ -133,6 +137,8 @@ _decode_part = msgspec.json.Decoder(_Part).decode
 
 def parse(line: bytes) -> Record:
     """The record in a line (without newline). Raises BadLine where it is no JSON object."""
+    if _NOTED.fullmatch(line):
+        return Record("$set", line)
     opened = open_line(_decode_line, line)
     rewind_to = known_text(opened.rewind_to)
     if rewind_to is not None:
@@ -149,17 +155,17 @@ def parse(line: bytes) -> Record:
 
 def _message_line(opened: _Line, message_id: str, line: bytes) -> Record:
     kind = type_in(opened.type)
-    shown = _messages_in(opened, message_id)
+    usage = _usage_in(opened.tokens)
+    shown = _messages_in(opened, message_id, usage)
     stamp = iso_or_none(opened.timestamp)
     if not shown:
         is_known = kind in _SILENT_TYPES or kind in ("user", "gemini")
         facts = None if is_known else LineFacts(unknown_type=kind)
         return Record(kind, line, message_id, stamp, facts=facts)
-    first = replace(shown[0], type=kind, raw=line, id=message_id, more=tuple(shown[1:]))
-    if kind != "gemini":
-        return first
-    usage = _usage_in(opened.tokens)
-    return replace(first, facts=LineFacts(model=known_text(opened.model), usage=usage, usage_id=message_id))
+    facts = None
+    if kind == "gemini":
+        facts = LineFacts(model=known_text(opened.model), usage=usage, usage_id=message_id)
+    return replace(shown[0], type=kind, raw=line, id=message_id, more=tuple(shown[1:]), facts=facts)
 
 
 def _changes_line(raw: msgspec.Raw, line: bytes) -> Record:
@@ -197,16 +203,16 @@ def _members(messages: msgspec.Raw) -> tuple[Record, ...] | None:
         opened = open_part(_decode_line, part)
         message_id = known_text(opened.id) if opened is not None else None
         if opened is not None and message_id is not None:
-            shown += _messages_in(opened, message_id)
+            shown += _messages_in(opened, message_id, _usage_in(opened.tokens))
     return tuple(shown)
 
 
-def _messages_in(opened: _Line, message_id: str) -> list[Record]:
+def _messages_in(opened: _Line, message_id: str, usage: Usage | None) -> list[Record]:
     """What a message of the list shows: itself, and the results of tools."""
     stamp = iso_or_none(opened.timestamp)
     if opened.type == "user":
         return _user_messages(opened, message_id, stamp)
-    return _answer(opened, message_id, stamp) if opened.type == "gemini" else []
+    return _answer(opened, message_id, stamp, usage) if opened.type == "gemini" else []
 
 
 def _user_messages(opened: _Line, message_id: str, stamp: int | None) -> list[Record]:
@@ -224,7 +230,7 @@ def _user_messages(opened: _Line, message_id: str, stamp: int | None) -> list[Re
     return [*results, _record_of("user", message_id, body, stamp, is_typed=is_typed)]
 
 
-def _answer(opened: _Line, message_id: str, stamp: int | None) -> list[Record]:
+def _answer(opened: _Line, message_id: str, stamp: int | None, usage: Usage | None) -> list[Record]:
     parts = _parts(opened.content)
     calls = [call for raw in items_in(opened.tool_calls) if (call := open_part(_decode_call, raw)) is not None]
     blocks: list[JsonObject] = [{"type": "thinking", "thinking": text} for text in _thoughts(opened, parts)]
@@ -243,7 +249,6 @@ def _answer(opened: _Line, message_id: str, stamp: int | None) -> list[Record]:
     if not blocks:
         return []
     reason = "toolUse" if called else "stop"
-    usage = _usage_in(opened.tokens)
     message = assistant_message(_SERVICE, blocks, reason, known_text(opened.model), usage)
     answer = _record_of("assistant", message_id, message_bytes(message, stamp), stamp)
     return [answer, *(result for call in calls if (result := _result(call, stamp)) is not None)]
