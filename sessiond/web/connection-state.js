@@ -47,12 +47,10 @@ export class ConnectionState extends HTMLElement {
     this.shown = client.state;
     retry.hidden = !["reconnecting", "away"].includes(client.state);
     const newest = Math.max(0, ...[...list.rows.byKey.values()].map(({ updatedAt }) => updatedAt));
-    const more = list.olderCursor === null ? "" : "+";
+    const more = list.olderCursor === null ? "" : " and older ones";
     const scoped = list.visibility === "all" ? "" : ` that this page may see (${list.visibility})`;
-    facts.textContent =
-      list.rows.size === 0
-        ? ""
-        : `${formatPlural(list.rows.size, `session${more}`)}${scoped}, newest message ${formatPast(newest, Date.now())}`;
+    const count = `${formatPlural(list.rows.size, "session")}${more}${scoped}`;
+    facts.textContent = list.rows.size === 0 ? "" : `${count}, newest message ${formatPast(newest, Date.now())}`;
   }
 }
 

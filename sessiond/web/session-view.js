@@ -65,7 +65,7 @@ export class SessionView extends HTMLElement {
       fill(
         state,
         stateMark(stateOf(row), true),
-        row.readOnly && h("span", { class: "hint" }, ` · ${row.source} keeps it: read only here`),
+        row.readOnly && h("span", { class: "hint" }, `${row.source} keeps it: read only here`),
       );
     }
     if (!row) fill(state);
