@@ -82,4 +82,22 @@ async function base64Of(file) {
   return btoa(pieces.join(""));
 }
 
+/** Files that are dropped anywhere on the page. @param {(files: File[]) => void} take */
+export function listenForFiles(take) {
+  const mark = (/** @type {boolean} */ isOver) => document.body.classList.toggle("dropping", isOver);
+  addEventListener("dragover", (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    mark(true);
+  });
+  addEventListener("dragleave", (event) => event.relatedTarget === null && mark(false));
+  addEventListener("drop", (event) => {
+    mark(false);
+    const files = [...(event.dataTransfer?.files ?? [])];
+    if (files.length === 0) return;
+    event.preventDefault();
+    take(files);
+  });
+}
+
 customElements.define("dropped-files", DroppedFiles);

@@ -1,31 +1,60 @@
-/** @file What every part of the page may use: the client, the sessions, the way from one view to another. Knows no DOM. */
+/** @file What every part of the page may use: the client, the sessions, the way to another view. Builds nothing. */
 
 import { safeLine } from "./plain-text.js";
 import { nameOf } from "./session-state.js";
 
-/** @typedef {"list" | "read" | "send" | "spawn" | "answer" | "admin"} Scope */
+/** Tells `open` when a session is wanted at another place than its address says. */
+export class PageContext extends EventTarget {
+  /** @type {string | undefined} */
+  #cursor;
 
-export class PageContext {
-  /**
-   * @param {Client} client @param {SessionList} list @param {ReadingMarks} marks
-   * @param {{open: (key: string, cursor?: string) => void, spawn: (files: File[]) => void}} ways
-   */
-  constructor(client, list, marks, { open, spawn }) {
+  /** @param {Client} client @param {SessionList} list @param {ReadingMarks} marks */
+  constructor(client, list, marks) {
+    super();
     this.client = client;
     this.list = list;
     this.marks = marks;
-    this.open = open;
-    this.spawn = spawn;
   }
 
-  /** @param {Scope} scope */
+  /** @param {Parameters<Client["may"]>[0]} scope */
   may(scope) {
     return this.client.may(scope);
+  }
+
+  /** Shows a session, from its end or at a place. @param {string} key @param {string} [cursor] */
+  open(key, cursor) {
+    this.#cursor = cursor;
+    if (!this.list.rows.get(key)) this.list.fetchRow(key).catch(() => {});
+    const before = location.hash;
+    this.go(`session/${encodeURIComponent(key)}`);
+    if (location.hash === before) this.dispatchEvent(new Event("open"));
+  }
+
+  /** @param {string} address what stands behind `#/` */
+  go(address) {
+    location.hash = `#/${address}`;
+  }
+
+  /** What the address says, with the place where it was opened this once. */
+  takeAddress() {
+    const [, view = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(location.hash) ?? [];
+    const cursor = this.#cursor;
+    this.#cursor = undefined;
+    return { view, key: view === "session" ? decoded(rest) : "", cursor };
   }
 
   /** What people call a session. @param {string} key */
   nameOf(key) {
     const row = this.list.rows.get(key);
     return row ? safeLine(nameOf(row)) : safeLine(key);
+  }
+}
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }

@@ -11,8 +11,8 @@ import { fetchMarkdown } from "./transcript-markdown.js";
 import { TranscriptView } from "./transcript-view.js";
 
 export class SessionView extends HTMLElement {
-  /** @param {PageContext} page @param {{back: () => void, facts: () => void}} ways */
-  constructor(page, { back, facts }) {
+  /** @param {PageContext} page @param {() => void} toFacts */
+  constructor(page, toFacts) {
     super();
     this.page = page;
     this.key = "";
@@ -22,17 +22,15 @@ export class SessionView extends HTMLElement {
     this.composer = new MessageComposer(page);
     this.heading = h("h1", { tabindex: -1 });
     this.state = h("span", { class: "state", role: "status" });
-    const markdown = copyButton("Copy as Markdown", () =>
-      fetchMarkdown(page.client, this.key ?? "", nameOf(this.row() ?? /** @type {any} */ ({ key: this.key }))),
-    );
+    const fetch = () => fetchMarkdown(page.client, this.key, page.nameOf(this.key));
     this.head = h(
       "div",
       { class: "session-head" },
-      wordButton("‹ Sessions", back, { class: "back", "aria-label": "Back to the sessions" }),
+      wordButton("‹ Sessions", () => page.go(""), { class: "back", "aria-label": "Back to the sessions" }),
       this.heading,
       this.state,
-      markdown,
-      wordButton("Facts", facts, { class: "to-facts" }),
+      copyButton("Copy as Markdown", fetch),
+      wordButton("Facts", toFacts, { class: "to-facts" }),
     );
     this.append(this.now, this.head, this.transcript, this.composer);
     page.list.addEventListener("change", () => this.renderHead());

@@ -19,8 +19,8 @@ const VIEWS = [
 ];
 
 export class UsageView extends HTMLElement {
-  /** @param {PageContext} page @param {() => void} close */
-  constructor(page, close) {
+  /** @param {PageContext} page */
+  constructor(page) {
     super();
     this.page = page;
     /** @type {UsageBy} */
@@ -37,7 +37,7 @@ export class UsageView extends HTMLElement {
       [7, 30, 90].map((days) => h("option", { value: days, selected: days === DAYS }, `${days} days`)),
     );
     this.body = h("div", { class: "content" });
-    const back = wordButton("‹ Back", close, { class: "back" });
+    const back = wordButton("‹ Back", () => history.back(), { class: "back" });
     this.append(
       h("div", { class: "session-head" }, back, h("h1", { tabindex: -1 }, "Usage"), this.span, this.view),
       h("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "Usage" }, this.body),
