@@ -74,5 +74,5 @@ def find_token(given: str | None = None) -> str | None:
         why = error.strerror if isinstance(error, OSError) else "not ASCII text"
         raise BadEnvironment(f"cannot read the token in {path} (SESSIOND_TOKEN_FILE): {why}") from None
     if not text:
-        raise BadEnvironment(f"the token file {path} (SESSIOND_TOKEN_FILE) is empty")
+        raise BadEnvironment(f"the token file {path} (SESSIOND_TOKEN_FILE) is empty: no run goes on that it is for")
     return text

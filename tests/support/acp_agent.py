@@ -280,6 +280,16 @@ def act_files(session: str) -> None:
     say(session, "files: " + ", ".join(f"{os.path.basename(path)} {open(path).read()}" for path in sorted(found)))  # noqa: SIM115
 
 
+def act_shell(session: str, environment: str) -> None:
+    """A command of the agent that asks sessiond for the sessions, with the environment of the agent or with little."""
+    python = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sessiond.cli import main; main()"
+    (server,) = servers[session]
+    words = [server["command"], "-I", "-S", "-c", python, server["args"][-2], "list"]
+    env = None if environment == "whole" else {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    say(session, f"{done.returncode}: {done.stdout}{done.stderr}")
+
+
 def act_big(session: str, size: str) -> None:
     say(session, "w " * (int(size) // 2))
 

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import trio
 from support import acp_agent_path
 from support.real_daemon import Daemon
+from support.rows import check_each
 
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -132,6 +134,32 @@ def test_the_tool_server_of_a_session_has_the_token_of_each_run(acp: Daemon) -> 
             assert "no session" in refused, refused
     folder = acp.run / "acp"
     assert {file.read_text() for file in folder.glob("*/*")} == {""}
+
+
+@check_each("environment", ["whole", "little"])
+def test_a_command_of_an_agent_is_nobody_and_never_the_owner(acp: Daemon, environment: str) -> None:
+    acp.call("sessions.create", key="agent:hand:shell")
+    said = acp.reply("agent:hand:shell", f"shell {environment}")["reply"]
+    assert not said.startswith("0:") and "is empty: no run goes on that it is for" in said, said
+
+
+def test_a_reload_ends_an_agent_whose_configuration_changed_and_a_stop_ends_all(acp: Daemon) -> None:
+    assert acp.process is not None
+    key = "agent:hand:shell"
+    pid = acp.reply(key, "pid")["reply"]
+    acp.config.write_text(CONFIG.replace('"load"]', '"load", "noise"]'))
+    acp.process.send_signal(signal.SIGHUP)
+    acp.wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the agent with the old configuration goes on")
+    pid = acp.reply(key, "pid")["reply"]
+    with acp.connect() as wire:
+        wire.call("sessions.messages.subscribe", key="agent:main:one")
+        sent = wire.call("chat.send", sessionKey="agent:main:one", message="wait")
+        wire.event("session.delta")
+    assert acp.stop() == 0
+    assert not Path(f"/proc/{pid}").exists() and list((acp.run / "acp").glob("*")) == []
+    acp.start()
+    assert acp.call("agent.wait", runId=sent["runId"])["error"] == "interrupted"
+    assert shape(acp, "agent:main:one")[-2:] == [["waiting"], ("sessiond/run", "error")]
 
 
 BOX = f"""

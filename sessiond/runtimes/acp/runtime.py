@@ -104,10 +104,12 @@ class AcpAgents:
         own = {name: _WORKSPACE.sub(fill, value) for name, value in agent.runtime.env.items()}
         environ = sandbox.base_environment(self._environ) if spec.sandboxed else self._environ
         env = program_environment(environ, own)
-        # Only the tool server of a session has a token; whatever else the agent starts is nobody.
-        for name in ("SESSIOND_TOKEN_FILE", "SESSIOND_RUN_ID", "SESSIOND_SESSION_KEY"):
-            env.pop(name, None)
+        env.pop("SESSIOND_SESSION_KEY", None)
         env["SESSIOND_SOCKET"] = str(SOCKET if spec.sandboxed else spec.socket)
+        # Only the tool server of a session has a token. Whatever else the agent starts is nobody, and never the owner,
+        # also where the agent passes on a part of its environment (`client/ancestry.py` finds these two).
+        env["SESSIOND_TOKEN_FILE"] = tokens.no_token(sandboxed=spec.sandboxed)
+        env["SESSIOND_RUN_ID"] = "acp"
         fds: Mapping[int, int] = {}
         if spec.sandboxed:
             with raise_shortage("the sandbox cannot be made"):

@@ -25,6 +25,7 @@ _CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sessiond.cli impo
 _PACKAGE = Path(sessiond.__file__).resolve().parent
 _FOLDER = "acp"
 _SYSTEM = Path("/usr")
+_NOBODY = "nobody"
 
 
 def clear_token_folders(sockets: Path) -> None:
@@ -56,6 +57,12 @@ class TokenFolder:
             raise StorageError(
                 f"no folder for tokens can be made beside the daemon's sockets: {reason}; the agent was not started"
             ) from None
+
+    def no_token(self, *, sandboxed: bool) -> str:
+        """The path of a token file that stays empty, as the agent sees it."""
+        file = self.path / _NOBODY
+        file.touch(mode=0o600)
+        return str((TOKEN_FILE if sandboxed else self.path) / file.name)
 
     def remove(self) -> None:
         """Remove the folder, after the end of its process."""

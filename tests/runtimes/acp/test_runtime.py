@@ -128,7 +128,7 @@ TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("late", ["in time"], {"reply": "in time"}),
     ("requests", ["-32601,-32601,decline,-32601"], {"error": None}),
     ("blocks", ["text"], {"error": None}),
-    ("environ", ["SESSIOND_SOCKET"], {"error": None}),
+    ("environ", ["SESSIOND_RUN_ID SESSIOND_SOCKET SESSIOND_TOKEN_FILE"], {"error": None}),
 ]
 
 
