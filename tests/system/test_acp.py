@@ -192,3 +192,9 @@ def test_an_agent_in_the_sandbox_spawns_another_with_a_file_and_hears_of_it(
     daemon.wait_for(announced, "the requester hears nothing")
     row = next(row for row in daemon.rows() if row["key"] == child)
     assert row["status"] == "ok" and row["sandboxed"]
+    # Images are passed on and need no other process, in which the session would have to be resumed.
+    image = {"name": "a.png", "content": PIXEL, "encoding": "base64", "mimeType": "image/png"}
+    assert daemon.reply("main", "files", attachments=[image])["reply"] == "files: "
+    assert not any("lost" in record.get("data", {}) for record in daemon.records("main"))
+    assert daemon.reply("main", "files", attachments=[{"name": "b.txt", "content": "x"}])["reply"] == "files: b.txt x"
+    assert any("lost" in record.get("data", {}) for record in daemon.records("main"))

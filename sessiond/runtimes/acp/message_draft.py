@@ -30,6 +30,9 @@ class AcpMessageDraft:
         self._bytes = 0
         self._message_id: str | None = None
         self._has_owner = False
+        # Thoughts without an id, until it is known whether the next text is of the same message.
+        self._held: list[str] = []
+        self._held_chars = 0
         self.split = 0
 
     def add_text(self, said: str, message_id: str | None) -> Iterator[Event]:
@@ -41,6 +44,11 @@ class AcpMessageDraft:
         """Add text of thinking."""
         if message_id is not None:
             yield from self._begin(message_id)
+        elif self._has_owner and self._message_id is not None and self._held_chars < self._max_bytes:
+            self._held.append(said)
+            self._held_chars += len(said)
+            return
+        yield from self._release()
         yield from self._add("thinking", said)
 
     def add_message_block(self, block: dict[str, Any], message_id: str | None) -> Iterator[Event]:
@@ -50,15 +58,20 @@ class AcpMessageDraft:
 
     def add_block(self, block: dict[str, Any]) -> Iterator[Event]:
         """Add a whole block to whatever is being said. It may change until the message is flushed."""
+        yield from self._release()
         size = _size(block)
         if self._blocks and self._bytes + size > self._max_bytes:
-            yield from self.flush()
+            yield from self._write()
         self._close_text()
         self._blocks.append(block)
         self._bytes += size
 
     def flush(self, stop_reason: str | None = None) -> Iterator[Event]:
         """The message so far, if it has any blocks; the next chunk begins another."""
+        yield from self._release()
+        yield from self._write(stop_reason)
+
+    def _write(self, stop_reason: str | None = None) -> Iterator[Event]:
         self._close_text()
         # Copies: a call may still change, but not in a message that was written.
         blocks = [dict(block) for block in self._blocks if block.get(block["type"]) != ""]
@@ -74,8 +87,14 @@ class AcpMessageDraft:
 
     def _begin(self, message_id: str | None) -> Iterator[Event]:
         if self._has_owner and self._message_id != message_id:
-            yield from self.flush()
+            yield from self._write()
         self._message_id, self._has_owner = message_id, True
+        yield from self._release()
+
+    def _release(self) -> Iterator[Event]:
+        held, self._held, self._held_chars = self._held, [], 0
+        for said in held:
+            yield from self._add("thinking", said)
 
     def _add(self, kind: str, said: str) -> Iterator[Event]:
         while said:
@@ -86,7 +105,7 @@ class AcpMessageDraft:
             self._append(kind, piece, _size(piece))
             said = said[len(piece) :]
             owner = self._message_id, self._has_owner
-            yield from self.flush()
+            yield from self._write()
             self._message_id, self._has_owner = owner
             self.split += 1
         if said:

@@ -150,8 +150,11 @@ class AcpRuntime:
 
     def _warm_agent(self, spec: RunSpec) -> WarmAgent:
         files: SandboxFiles | bool = spec.sandboxed
-        folder = (spec.attachments or {}).get("relDir")
-        if spec.sandboxed and isinstance(folder, str):
+        given = spec.attachments or {}
+        folder = given.get("relDir")
+        # Images are in the prompt: they need no process that sees their files, in which the session would be resumed.
+        are_images = bool(spec.images) and len(spec.images) == given.get("count")
+        if spec.sandboxed and isinstance(folder, str) and not are_images:
             files = folder, spec.mount_path
         for key in [key for key, warm in self._warm.items() if warm.is_cold and key != files]:
             del self._warm[key]

@@ -274,6 +274,8 @@ class PromptTurn:
 
     def _notes(self) -> Iterable[str]:
         yield from self._session.take_notes()
+        if self._spec.images and not self._process.capabilities.image:
+            yield f"the agent takes no images: {pluralize(len(self._spec.images), 'image')} of the message stayed files"
         yield from self._denials
         if self._denied > len(self._denials):
             yield f"{self._denied} permissions were denied"

@@ -206,6 +206,11 @@ async def test_two_turns_share_a_process_and_sessions_have_their_own_tokens(talk
     assert conversation.native == [] and native["nativeId"] == f"native-{pid}-0"
     images = ({"type": "image", "data": "aGk=", "mimeType": "image/png"},)
     assert (await conversation.say("blocks", images=images)).reply == "text,image"
+    outcome = await talk().say("blocks", images=images)
+    assert (outcome.reply, outcome.notes) == (
+        "text",
+        ("the agent takes no images: 1 image of the message stayed files",),
+    )
 
 
 RESUMED = [

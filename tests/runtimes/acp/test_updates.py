@@ -144,6 +144,22 @@ def test_a_thought_without_an_id_belongs_to_what_follows_it() -> None:
     assert second["content"] == [{"type": "thinking", "thinking": "hm 2"}]
 
 
+THOUGHTS = [
+    (["1", None, "1"], [[("text", "t0"), ("thinking", "t1"), ("text", "t2")]]),
+    (["1", None, "2"], [[("text", "t0")], [("thinking", "t1"), ("text", "t2")]]),
+    (["1", None], [[("text", "t0"), ("thinking", "t1")]]),
+    ([None, None, None], [[("text", "t0"), ("thinking", "t1"), ("text", "t2")]]),
+]
+
+
+@check_each(("ids", "expected"), THOUGHTS)
+def test_a_thought_between_two_texts_is_with_the_text_after_it(ids: list[str | None], expected: Any) -> None:
+    kinds = ["agent_message_chunk", "agent_thought_chunk", "agent_message_chunk"]
+    updates = [chunk(f"t{number}", one, kinds[number]) for number, one in enumerate(ids)]
+    said = [[(block["type"], block[block["type"]]) for block in one["content"]] for one in messages(read(*updates)[1])]
+    assert said == expected
+
+
 def test_what_is_too_long_for_a_record_is_split_or_cut() -> None:
     room = LIMIT - ENVELOPE_BYTES
     for text in ("word " * 5000, "x" * 20_000, "\n\u0001" * 6000, "é" * 9000):
@@ -156,6 +172,9 @@ def test_what_is_too_long_for_a_record_is_split_or_cut() -> None:
     assert first["content"][0]["arguments"] == {"omitted": "20008 bytes, too long for limits.maxRecordBytes"}
     assert "cut here: the whole result is" in result["content"][0]["text"]
     assert all(len(msgspec.json.encode(one)) < room for one in messages(events))
+    thoughts = [chunk("hm " * 100, None, "agent_thought_chunk")] * 200
+    made, events = read(chunk("so", "1"), *thoughts)
+    assert len(messages(events)) > 5 and all(len(msgspec.json.encode(one)) < LIMIT for one in messages(events))
     made, events = read({"sessionUpdate": "plan", "entries": ["x" * 9000]})
     assert (made.dropped, events) == (1, [])
 
