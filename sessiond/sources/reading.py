@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -30,10 +31,9 @@ from sessiond.tasks import let_others_run
 # So much of each end of a file is read for its row until the file is folded whole; shorter files are folded at once.
 END_BYTES = 48 * 1024
 BLOCK_BYTES = 32 * 1024
-# Folding so much takes about a millisecond. Then others have their turn.
-PIECE_BYTES = 32 * 1024
-
-
+# After so much of a processor's time others have their turn. Most dialects fold 32 KiB in it.
+_TURN_S = 0.001
+_LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 2 * 1024, 32 * 1024
 # The size of a file in memory that was not put together yet.
 UNKNOWN_SIZE = 2**53
 
@@ -173,27 +173,34 @@ class FileReader:
         if file.size <= 2 * END_BYTES:
             return self.fold_slice(file.place, entry, file.size).entry
         with dirfd.closing(self.folder.open_file(file.place)) as fd:
-            head = entry
-            for line in self._lines(fd, 0, END_BYTES):
-                if line.record is not None:
-                    head = self._dialect.fold(head, line.record, line.offset, 0)
-            let_others_run()
-            tail = head
+            head = self._fold_end(fd, 0, END_BYTES, entry)
             begin = file.size - END_BYTES
-            for line in self._lines(fd, begin + _first_line(fd, begin), file.size):
-                if line.record is not None:
-                    tail = self._dialect.fold(tail, line.record, line.offset, 0)
+            tail = self._fold_end(fd, begin + _first_line(fd, begin), file.size, head)
         return _mark_partial(_join_ends(head, tail), file)
+
+    def _fold_end(self, fd: int, begin: int, stop: int, entry: Entry) -> Entry:
+        turn = time.thread_time()
+        for line in self._lines(fd, begin, stop):
+            if line.record is not None:
+                entry = self._dialect.fold(entry, line.record, line.offset, 0)
+            if time.thread_time() - turn > _TURN_S:
+                let_others_run()
+                turn = time.thread_time()
+        let_others_run()
+        return entry
 
     def fold_slice(self, place: str, entry: Entry, max_bytes: int) -> folding.Advance:
         """The entry after some more bytes of a file. Raises OSError."""
-        begin = entry.file.folded_to
+        begin, piece = entry.file.folded_to, _MOST_PIECE_BYTES
         with dirfd.closing(self.folder.open_file(place)) as fd:
             while True:
-                got = folding.read_on_open(fd, self.folder, entry, self._limit, max_bytes=PIECE_BYTES, collect=False)
+                turn = time.thread_time()
+                got = folding.read_on_open(fd, self.folder, entry, self._limit, max_bytes=piece, collect=False)
                 entry = got.entry
                 if not got.more or entry.file.folded_to - begin >= max_bytes:
                     return got
+                fitting = int(piece * _TURN_S / max(time.thread_time() - turn, _TURN_S / 8))
+                piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, fitting))
                 let_others_run()
 
     def _facts(self, file: ListedFile) -> SourceFacts:
