@@ -271,7 +271,8 @@ class AgentProcess:
             await self._rested.wait()
             with trio.move_on_after(self._rules.idle_s) as patience:
                 await self._used.wait()
-            if patience.cancelled_caught:
+            # It may have been taken up again in the moment in which the time was over.
+            if patience.cancelled_caught and not self._users:
                 self.end("the agent's process was ended after a rest")
                 return
 

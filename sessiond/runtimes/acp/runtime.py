@@ -214,6 +214,8 @@ class WarmAgent:
     async def _run(self, spec: RunSpec, sink: RunSink) -> RunOutcome:
         process, tokens = await self._ensure_process(spec)
         with process.in_use(), self._hold(spec.session_id), tokens.hold_token(spec):
+            if self._retired:
+                process.end_when_rested()
             session = await self._open(process, tokens, spec, sink)
             rules = TurnRules(self._agent.runtime, self._agents.limits().max_record_bytes, self._agents.clock)
             return await PromptTurn(process, session, spec, sink, rules).run()
@@ -235,8 +237,6 @@ class WarmAgent:
             if self._process is None or self._tokens is None or self._process.ended:
                 self._process, self._tokens = await self._start(spec)
                 self._sessions.clear()
-                if self._retired:
-                    self._process.end_when_rested()
             return self._process, self._tokens
 
     async def _start(self, spec: RunSpec) -> tuple[AgentProcess, TokenFolder]:

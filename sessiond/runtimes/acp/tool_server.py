@@ -84,11 +84,12 @@ class TokenFolder:
                 os.truncate(file, 0)
 
     def _write(self, file: Path, token: bytes) -> None:
-        new = file.with_name(f".{file.name}")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as opened:
-            opened.write(token)
-        new.replace(file)  # atomically: a server may read it at any time
+        # In place, since it was empty: a server that reads it at any time gets nothing or the whole.
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, token)
+        finally:
+            os.close(fd)
 
     def server(self, spec: RunSpec) -> dict[str, Any]:
         """The tool server of a session, as an entry of `mcpServers`."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 from support import acp_agent_path
 from support.patience import PATIENCE_S
 from support.rows import check_each
@@ -403,6 +404,29 @@ async def test_a_process_ends_after_its_rest_and_when_the_configuration_changes(
     os.kill(int(last or 0), signal.SIGKILL)
     await wait_until_gone(int(last or 0))
     assert (await conversation.say("pid")).reply not in (first, kept, last)
+
+
+async def test_a_run_that_waits_for_a_place_survives_a_change_of_the_configuration(talk: Any) -> None:
+    conversation = talk("resume", max_sessions=1)
+    later = copy(conversation)
+    outcomes: list[RunOutcome] = []
+
+    async def say_later() -> None:
+        outcomes.append(await later.say("I waited", "s2"))
+
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            conversation.recorder = type(conversation.recorder)()
+            nursery.start_soon(conversation.say, "wait")
+            with trio.fail_after(PATIENCE_S), trio.CancelScope(shield=True):
+                while not conversation.recorder.deltas:  # noqa: ASYNC110
+                    await trio.sleep(0.005)
+                async with trio.open_nursery() as waiting:
+                    waiting.start_soon(say_later)
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+                    conversation.agents.reconfigure([])
+                    scope.cancel()
+    assert [(one.reply, one.error) for one in outcomes] == [("I waited", None)]
 
 
 async def test_others_in_a_process_that_is_ended_are_told_why(talk: Any) -> None:
