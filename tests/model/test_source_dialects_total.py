@@ -47,7 +47,9 @@ def check_record(record: Record) -> None:
     message = msgspec.json.decode(record.message)
     assert message["role"] == record.role in ROLES
     assert record.role == "user" or not record.is_typed
-    assert isinstance(message["content"], list | str) and (message["content"] or record.role == "toolResult")
+    # What is added to a message may be its usage alone.
+    may_be_empty = record.role == "toolResult" or record.is_addition
+    assert isinstance(message["content"], list | str) and (message["content"] or may_be_empty)
     if isinstance(message["content"], list):
         assert {block["type"] for block in message["content"]} <= BLOCKS
     assert message.get("timestamp") == record.timestamp_ms
