@@ -127,11 +127,14 @@ export class TranscriptView extends HTMLElement {
       change();
       return this.stickToEnd();
     }
-    const top = scroller.getBoundingClientRect().top;
-    const anchor = [...this.pieces.children].find((piece) => piece.getBoundingClientRect().bottom > top);
-    const before = anchor?.getBoundingClientRect().top ?? 0;
+    const top = topOf(scroller);
+    // Messages alone: a day or a gap goes when older messages come before it.
+    const messages = [...this.pieces.querySelectorAll("message-view")];
+    const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top);
+    const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({ message, before: topOf(message) }));
     change();
-    if (anchor?.isConnected) scroller.scrollTop += anchor.getBoundingClientRect().top - before;
+    const anchor = seen.find(({ message }) => message.isConnected);
+    if (anchor) scroller.scrollTop += topOf(anchor.message) - anchor.before;
   }
 
   stickToEnd() {
@@ -186,8 +189,8 @@ export class TranscriptView extends HTMLElement {
     const prompts = /** @type {HTMLElement[]} */ ([
       ...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
     ]);
-    const top = scroller.getBoundingClientRect().top + 8;
-    const offset = (/** @type {HTMLElement} */ one) => one.getBoundingClientRect().top - top;
+    const top = topOf(scroller) + 8;
+    const offset = (/** @type {HTMLElement} */ one) => topOf(one) - top;
     const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
     if (next) {
       this.follow(false);
@@ -220,6 +223,9 @@ export class TranscriptView extends HTMLElement {
     );
   }
 }
+
+/** @param {Element} element */
+const topOf = (element) => element.getBoundingClientRect().top;
 
 /** @param {Element} parent @param {Piece[]} pieces @param {TranscriptView} view */
 function keepPieces(parent, pieces, view) {
