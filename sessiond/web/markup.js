@@ -71,8 +71,7 @@ function blockAt(lines, at, inParagraph) {
 function fenceAt(lines, at, fence, language) {
   const closing = new RegExp(`^ {0,3}\\${fence[0]}{${fence.length},}\\s*$`);
   const { taken, next } = takeWhile(lines, at + 1, (one) => !closing.test(one));
-  const isOpen = next >= lines.length;
-  return { block: /** @type {Block} */ ({ type: "code", language, text: taken.join("\n"), isOpen }), next: next + 1 };
+  return { block: /** @type {Block} */ ({ type: "code", language, text: taken.join("\n") }), next: next + 1 };
 }
 
 /** @param {string[]} lines @param {number} at */

@@ -14,22 +14,22 @@ export const STATE_WORDS = {
 /** What wants to be seen first: the lower, the higher up. @type {Record<SessionState, number>} */
 export const STATE_URGENCY = { waiting: 0, running: 1, queued: 1, error: 2, aborted: 3, done: 3, idle: 3 };
 
-/** @type {Record<string, SessionState>} */
-const OF_STATUS = {
-  queued: "queued",
-  running: "running",
-  ok: "done",
-  error: "error",
-  timeout: "error",
-  aborted: "aborted",
-};
+/** @type {Map<string, SessionState>} */
+const OF_STATUS = new Map([
+  ["queued", "queued"],
+  ["running", "running"],
+  ["ok", "done"],
+  ["error", "error"],
+  ["timeout", "error"],
+  ["aborted", "aborted"],
+]);
 
 /** @param {Row} row @returns {SessionState} */
 export function stateOf(row) {
   if (row.waiting !== undefined || row.state === "waiting") return "waiting";
   if (row.status === "queued" || (row.queuedRuns && row.status !== "running")) return "queued";
-  if (row.state !== undefined && row.state in STATE_WORDS) return /** @type {SessionState} */ (row.state);
-  return (row.status !== undefined && OF_STATUS[row.status]) || "idle";
+  if (row.state !== undefined && Object.hasOwn(STATE_WORDS, row.state)) return /** @type {SessionState} */ (row.state);
+  return OF_STATUS.get(row.status ?? "") ?? "idle";
 }
 
 /** Whether something happens in it now, or will without a person. @param {Row} row */

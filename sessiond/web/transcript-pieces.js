@@ -88,7 +88,7 @@ function addChild(pieces, child) {
 /** @param {Entry} entry */
 function speakerKey({ message }) {
   const { who, word, from } = speakerOf(message);
-  return isToolResult(message) ? "assistant" : `${who} ${word} ${from ?? ""}`;
+  return `${who} ${word} ${from}`;
 }
 
 /** @param {RunEnding} run */
