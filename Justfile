@@ -132,7 +132,7 @@ uninstall:
 [group('ship it')]
 single-file OUT="dist/sessiond": _venv
     #!{{ bin }}/python
-    import json, pathlib, subprocess, sys, tempfile
+    import json, pathlib, shutil, subprocess, sys, tempfile
     from packaging import markers, tags
 
     out = pathlib.Path("{{ OUT }}")
@@ -141,6 +141,12 @@ single-file OUT="dist/sessiond": _venv
         command = ["{{ bin }}/pex", "-r", "requirements-run.lock", "-P", "sessiond", "-m", "sessiond", "-o", str(out)]
         # --venv: unpacked once, then as quick as if it were installed. --sh-boot: no Python starts to find a Python.
         command += ["--venv", "--sh-boot", "--no-build"]
+        # The units, which stand in the package where a wheel has them.
+        units = pathlib.Path(scratch, "src", "sessiond", "systemd")
+        units.mkdir(parents=True)
+        for unit in pathlib.Path("systemd").glob("sessiond*"):
+            shutil.copy(unit, units)
+        command += ["-D", str(units.parent.parent)]
         machines = list(tags.platform_tags())
         for minor in (11, 12, 13, 14):
             python, full, abi = f"3.{minor}", f"3.{minor}.0", f"cp3{minor}"

@@ -112,7 +112,9 @@ def systemd(tmp_path: Path) -> Iterator[PrivateSystemd]:
         yield found
 
 
-INDEX = {
+# uv has no option for the certificates of pip.
+INDEX = {"SSL_CERT_FILE": os.environ["PIP_CERT"]} if "PIP_CERT" in os.environ else {}
+INDEX |= {
     name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_")) or name.endswith("_PROXY")
 }
 BIN = str(HOME / ".local/bin")
