@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import page_stores
+from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 from support.sampling import WHOLE
 
@@ -30,8 +31,8 @@ new MutationObserver(() => {
 }).observe(document, { childList: true, subtree: true });
 """
 _SHOWN = "() => document.querySelectorAll('message-view').length"
-_DOWN = "() => { const pane = document.querySelector('.scroller'); pane.scrollTop = pane.scrollHeight; }"
-_UP = "() => { document.querySelector('.scroller').scrollTop = 0; }"
+_DOWN = "() => { document.querySelector('transcript-view .scroller').scrollTop = 1e9; }"
+_UP = "() => { document.querySelector('transcript-view .scroller').scrollTop = 0; }"
 
 
 def address_of(key: str) -> str:
@@ -113,7 +114,9 @@ def test_scrolling_through_10000_messages_keeps_few_of_them(long_session: Any, o
     page = open_page(long_session(300), at=address_of(page_stores.KEY))
     page.wait_for_selector("message-view")
     seen, shown = set(), 0
+    deadline = time.monotonic() + PATIENCE_S
     while 1 not in seen:
+        assert time.monotonic() < deadline, f"stopped at {min(seen)}"
         page.evaluate(_UP)
         page.wait_for_timeout(20)
         seqs = page.eval_on_selector_all("message-view", "(all) => all.map((one) => Number(one.dataset.seq))")
