@@ -268,6 +268,7 @@ class Measuring:
         outside = claude_file(self.folder / "long", number, scale)
         long = claude / outside.relative_to(self.folder / "long" / ".claude")
         empty = long.with_name(f"{session_id(number + 1)}.jsonl")
+        long.parent.mkdir(parents=True, exist_ok=True)
         outside.rename(long)
         empty.write_bytes(said_line(last_message(empty), 0))
         self.daemon.wait_for(lambda: self.knows(long) and self.knows(empty), "a new file is not shown")

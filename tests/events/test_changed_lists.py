@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
 import trio
-from support.followed_store import FollowedStore, Reader, append, followed_store
+from support.followed_store import FollowedStore, Reader, append
+from support.foreign_file import ForeignFile, foreign_file
 from support.patience import PATIENCE_S
 
 from sessiond.events import replay_page
@@ -20,10 +19,7 @@ from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.source_facts import SourceFacts
 from sessiond.sessions import history, search
-from sessiond.store import dirfd, folding
-from sessiond.store.catalog import Folder, Session
 
-NAME = "native-1.jsonl"
 GEMINI = DIALECTS["gemini"]
 
 
@@ -43,40 +39,9 @@ def rewind(key: str) -> bytes:
     return json.dumps({"$rewindTo": key}).encode() + b"\n"
 
 
-class ChangedFile:
-    """A transcript in a followed store whose lines change a list of messages."""
-
-    def __init__(self, parts: FollowedStore, path: Path) -> None:
-        self._parts, self._path = parts, path
-        path.mkdir()
-        append(path / NAME, user("u1", "go"))
-        folder = Folder("", dirfd.open_root(path), dialect=GEMINI, path=str(path), source="gemini")
-        entry = begin_foreign(SourceFacts(name="gemini"), "native-1")
-        limit = parts.store.record_limit
-        entry = folding.read_on(folder, entry, NAME, limit, collect=False).entry
-        self.session = Session(entry.session_key, entry, folder, place=NAME)
-        parts.store.catalog.add(self.session)
-
-    async def write(self, *lines: bytes) -> None:
-        append(self._path / NAME, b"".join(lines), create=False)
-        await self._parts.feed.read_on(self.session)
-
-    @property
-    def path(self) -> Path:
-        return self._path / NAME
-
-    @property
-    def place(self) -> FollowPlace:
-        entry = self.session.entry
-        return FollowPlace(self.session.session_id, entry.file.folded_to, entry.message_count)
-
-
-@asynccontextmanager
-async def changed_file(tmp_path: Path) -> AsyncIterator[tuple[FollowedStore, ChangedFile]]:
-    async with followed_store(tmp_path, watching=False) as parts:
-        file = ChangedFile(parts, tmp_path / "theirs")
-        yield parts, file
-        os.close(file.session.folder.fd)
+def changed_file(tmp_path: Path) -> AbstractAsyncContextManager[tuple[FollowedStore, ForeignFile]]:
+    entry = begin_foreign(SourceFacts(name="gemini"), "native-1")
+    return foreign_file(tmp_path, user("u1", "go"), entry, GEMINI)
 
 
 def text_of_message(message: bytes | msgspec.Raw) -> str:
@@ -92,7 +57,7 @@ def shown(reader: Reader) -> list[tuple[int, str] | str]:
     ]
 
 
-def find(parts: FollowedStore, file: ChangedFile, text: str, role: str | None = None) -> list[tuple[str, int]]:
+def find(parts: FollowedStore, file: ForeignFile, text: str, role: str | None = None) -> list[tuple[str, int]]:
     """The role and the number of each match."""
     query = search.Query(text=text, limit=9, shown=lambda text: text, role=role)
     looking = search.Search(parts.store, [file.session], query)
@@ -106,8 +71,8 @@ async def test_results_in_the_line_of_their_call_are_messages_and_a_repeated_ans
 ) -> None:
     async with changed_file(tmp_path) as (parts, file):
         _, reader = parts.follow(file.session.key)
-        await file.write(answer("g1", "looking"))
-        await file.write(answer("g1", "looking", "a", "b"), user("u2", "on"))
+        file.write(answer("g1", "looking"))
+        file.write(answer("g1", "looking", "a", "b"), user("u2", "on"))
         assert shown(reader) == [(2, "looking"), (2, "looking"), (3, "a"), (4, "b"), (5, "on")]
         within = parts.store.position(file.session, reader.events[2].cursor)  # type: ignore[union-attr]
         assert within is not None
@@ -121,9 +86,9 @@ async def test_results_in_the_line_of_their_call_are_messages_and_a_repeated_ans
 async def test_a_rewind_is_a_resync_for_those_who_follow_and_for_those_who_come_back(tmp_path: Path) -> None:
     async with changed_file(tmp_path) as (parts, file):
         subscription, reader = parts.follow(file.session.key)
-        await file.write(answer("g1", "one"), user("u2", "two"), answer("g2", "three"))
+        file.write(answer("g1", "one"), user("u2", "two"), answer("g2", "three"))
         before = file.place
-        await file.write(rewind("u2"), user("u3", "instead"))
+        file.write(rewind("u2"), user("u3", "instead"))
         await parts.wait_until_caught_up(subscription)
         as_it_is: list[tuple[int, str] | str] = [(1, "go"), (2, "one"), (3, "instead")]
         assert shown(reader)[3:] == ["rewritten", *as_it_is]
@@ -135,7 +100,7 @@ async def test_a_rewind_is_a_resync_for_those_who_follow_and_for_those_who_come_
 
 async def test_history_and_search_show_only_what_is_in_the_list(tmp_path: Path) -> None:
     async with changed_file(tmp_path) as (parts, file):
-        await file.write(answer("g1", "bird one", "bird two"), user("u2", "bird gone"), rewind("u2"), user("u3", "end"))
+        file.write(answer("g1", "bird one", "bird two"), user("u2", "bird gone"), rewind("u2"), user("u3", "end"))
         page = await history.page(parts.store, file.session, limit=2, include_tools=True, max_bytes=9999)
         assert [text_of_message(message) for message in page.messages] == ["bird two", "end"]
         assert [position.seq for position in page.positions] == [3, 4]
@@ -152,8 +117,8 @@ async def test_history_and_search_show_only_what_is_in_the_list(tmp_path: Path) 
 async def test_an_older_message_that_is_replaced_is_a_resync(tmp_path: Path) -> None:
     async with changed_file(tmp_path) as (parts, file):
         subscription, reader = parts.follow(file.session.key)
-        await file.write(answer("g1", "one"), user("u2", "two"))
-        await file.write(answer("g1", "late"))
+        file.write(answer("g1", "one"), user("u2", "two"))
+        file.write(answer("g1", "late"))
         with trio.fail_after(PATIENCE_S):
             await parts.wait_until_caught_up(subscription)
         assert shown(reader)[2:] == ["rewritten", (1, "go"), (3, "two"), (2, "late")]
@@ -164,7 +129,7 @@ async def test_a_long_list_is_replayed_in_pages(tmp_path: Path) -> None:
         texts = [str(number) for number in range(2 * replay_page.PAGE_LINES)]
         append(file.path, b"".join(user(f"k{text}", text) for text in texts) + rewind("k500") + user("end", "end"))
         while file.session.entry.file.folded_to < file.path.stat().st_size:
-            await file.write()
+            file.write()
         subscription, reader = parts.follow(file.session.key, place=FollowPlace(file.session.session_id, 0, 0))
         await parts.wait_until_caught_up(subscription)
         assert shown(reader) == list(enumerate(["go", *texts[:500], "end"], 1))

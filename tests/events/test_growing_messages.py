@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from support.followed_store import FollowedStore, Reader, append, followed_store
+from support.followed_store import FollowedStore, Reader, append
+from support.foreign_file import ForeignFile, foreign_file
 from support.joined_lines import JOINING, first_entry, line, texts_of
 
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import MessageEvent, ResyncEvent
 from sessiond.store import folding
-from sessiond.store.catalog import Folder, Session
 
-NAME = "native-1.jsonl"
 Shown = tuple[int, str | None, list[str]]
 
 
-class ForeignFile:
-    """A transcript of another program in a followed store, with one message at first."""
-
-    def __init__(self, parts: FollowedStore, path: Path) -> None:
-        self._parts, self._path = parts, path
-        path.mkdir()
-        append(path / NAME, line("user", "go"))
-        folder = Folder("", os.open(path, os.O_RDONLY), JOINING)
-        entry = folding.advance(
-            folder.fd, first_entry(), NAME, parts.store.record_limit, dialect=JOINING, collect=False
-        ).entry
-        self.session = Session(key=entry.session_key, entry=entry, folder=folder)
-        parts.store.catalog.add(self.session)
-
-    def write(self, *lines: bytes) -> None:
-        """Append lines in one write, and let the feed read them."""
-        append(self._path / NAME, b"".join(lines), create=False)
-        self._parts.feed.poke(self.session)
-
-    @property
-    def place(self) -> FollowPlace:
-        entry = self.session.entry
-        return FollowPlace(self.session.session_id, entry.file.folded_to, entry.message_count)
-
-
-@asynccontextmanager
-async def foreign_file(tmp_path: Path) -> AsyncIterator[tuple[FollowedStore, ForeignFile]]:
-    async with followed_store(tmp_path, watching=False) as parts:
-        file = ForeignFile(parts, tmp_path / "theirs")
-        yield parts, file
-        os.close(file.session.folder.fd)
+def growing_file(tmp_path: Path) -> AbstractAsyncContextManager[tuple[FollowedStore, ForeignFile]]:
+    return foreign_file(tmp_path, line("user", "go"), first_entry(), JOINING)
 
 
 def shown(reader: Reader) -> list[Shown]:
@@ -65,7 +33,7 @@ def part(text: str, message_id: str = "m") -> bytes:
 
 
 async def test_each_part_publishes_the_whole_message_under_its_number_with_a_newer_cursor(tmp_path: Path) -> None:
-    async with foreign_file(tmp_path) as (parts, file):
+    async with growing_file(tmp_path) as (parts, file):
         _, reader = parts.follow(file.session.key)
         file.write(part("one"))
         file.write(line("tool", "r"), part("two"))
@@ -83,7 +51,7 @@ async def test_each_part_publishes_the_whole_message_under_its_number_with_a_new
 
 
 async def test_a_cursor_within_a_message_replays_all_of_it_and_what_came_between(tmp_path: Path) -> None:
-    async with foreign_file(tmp_path) as (parts, file):
+    async with growing_file(tmp_path) as (parts, file):
         file.write(part("one"))
         within = file.place
         file.write(line("tool", "r"), part("two"), part("three"), line("user", "on"))
@@ -93,7 +61,7 @@ async def test_a_cursor_within_a_message_replays_all_of_it_and_what_came_between
 
 
 async def test_parts_right_behind_one_another_are_replayed_as_one_message(tmp_path: Path) -> None:
-    async with foreign_file(tmp_path) as (parts, file):
+    async with growing_file(tmp_path) as (parts, file):
         file.write(part("one"))
         within = file.place
         file.write(part("two"), line("other"), part("three"))
@@ -104,7 +72,7 @@ async def test_parts_right_behind_one_another_are_replayed_as_one_message(tmp_pa
 
 
 async def test_a_reader_that_lags_within_a_message_gets_the_whole_message_later(tmp_path: Path) -> None:
-    async with foreign_file(tmp_path) as (parts, file):
+    async with growing_file(tmp_path) as (parts, file):
         subscription, reader = parts.follow(file.session.key, limit=1)
         reader.stop()
         file.write(part("one"))
@@ -118,7 +86,7 @@ async def test_a_reader_that_lags_within_a_message_gets_the_whole_message_later(
 
 
 async def test_whoever_had_only_a_later_part_has_not_had_what_lies_before_it(tmp_path: Path) -> None:
-    async with foreign_file(tmp_path) as (parts, file):
+    async with growing_file(tmp_path) as (parts, file):
         file.write(part("one"))
         before_result = file.place
         file.write(line("tool", "r"))
@@ -130,15 +98,15 @@ async def test_whoever_had_only_a_later_part_has_not_had_what_lies_before_it(tmp
 
 
 async def test_many_long_parts_are_read_in_several_steps(tmp_path: Path) -> None:
-    async with foreign_file(tmp_path) as (parts, file):
+    async with growing_file(tmp_path) as (parts, file):
         texts = [str(number) * 1500 for number in range(60)]
-        append(tmp_path / "theirs" / NAME, b"".join(map(part, texts)), create=False)
+        append(file.path, b"".join(map(part, texts)), create=False)
         longest = 0
         for _ in range(100):
             got = folding.advance(
                 file.session.folder.fd,
                 file.session.entry,
-                NAME,
+                file.path.name,
                 parts.store.record_limit,
                 dialect=JOINING,
                 max_bytes=2**20,

@@ -14,12 +14,6 @@ from sessiond.model.event import ChangedEvent, MessageEvent
 LONG = "x" * 1000
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
-
-
 def write_long(home: Path, number: int) -> Path:
     """A session that is read whole in the background, even when it is new."""
     return pi_file(home, number, "the first words", *(LONG for _ in range(1100)))

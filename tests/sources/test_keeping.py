@@ -25,12 +25,6 @@ KEEP = "[sources]\nkeep = true\n"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def elsewhere() -> Iterator[Path]:
     """A folder on another file system than temporary folders."""
     try:

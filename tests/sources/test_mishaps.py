@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,6 @@ from sessiond.store import dirfd
 PI = DIALECTS["pi"]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
-
-
-@pytest.fixture
-async def followed(tmp_path: Path, home: Path) -> AsyncIterator[FollowedSources]:
-    pi_file(home, 1, "one")
-    async with followed_sources(tmp_path, home) as followed:
-        yield followed
-
-
 @contextmanager
 def no_descriptors() -> Iterator[None]:
     """In this block not a single one is free."""
@@ -53,32 +40,13 @@ def root_of(followed: FollowedSources) -> OpenRoot:
     return followed.sources._roots.by_label["pi"]
 
 
-def complaints(followed: FollowedSources) -> list[str]:
-    return [f"{found.thing}: {found.what}" for found in followed.sources.findings() if found.level != "ok"]
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
-async def test_a_folder_that_comes_while_no_descriptor_is_free_is_shown_when_there_is_one(
-    followed: FollowedSources, home: Path, tmp_path: Path, count: int
-) -> None:
-    path = pi_file(tmp_path / "elsewhere", 2, "two", folder="moved")
-    folder = home / ".pi" / "agent" / "sessions" / "moved"
-    with free_descriptors(count):
-        path.parent.rename(folder)
-        await followed.sources._check_folder(root_of(followed), "sessions/moved")
-    await followed.wait_until(lambda: key_of(2) in followed.keys)
-    append(folder / path.name, pi_line("more"))
-    await followed.wait_until(lambda: followed.parts.session(key_of(2)).entry.message_count == 2)
-    assert complaints(followed) == []
-
-
 async def test_a_file_that_cannot_be_opened_at_the_start_is_no_broken_one(followed: FollowedSources) -> None:
     root = root_of(followed)
     (file,) = root.list_below("").files
     with no_descriptors():
         failure = followed.sources._files.read_known(root, file, None)
     assert isinstance(failure, OSError) and dirfd.is_passing(failure)
-    assert complaints(followed) == []
+    assert followed.complaints() == []
 
 
 async def test_a_folder_removed_before_it_could_be_watched_is_watched_when_it_comes_back(
@@ -100,12 +68,12 @@ async def test_a_root_whose_path_is_no_text_is_a_line_in_doctor_and_nothing_else
     os.symlink(target, home / ".pi" / "agent")
     async with followed_sources(tmp_path, home) as followed:
         assert followed.keys == set()
-        assert any("not UTF-8 text" in line for line in complaints(followed))
+        assert any("not UTF-8 text" in line for line in followed.complaints())
         (home / ".pi" / "agent").unlink()
         os.rename(target, home / ".pi" / "agent")
         await followed.wait_until(lambda: followed.keys == {key_of(1)})
         await followed.sources.save()
-        assert complaints(followed) == []
+        assert followed.complaints() == []
 
 
 async def test_a_file_removed_while_it_is_read_leaves_no_session(tmp_path: Path, home: Path) -> None:
@@ -124,7 +92,7 @@ async def test_a_file_removed_while_it_is_read_leaves_no_session(tmp_path: Path,
     async with followed_sources(tmp_path, home, dialects=dialects) as followed:
         await followed.wait_until(lambda: followed.keys == {key_of(1)})
         assert removed == [newer]
-        assert complaints(followed) == []
+        assert followed.complaints() == []
 
 
 async def test_a_program_that_is_installed_where_nothing_can_be_watched_is_found_by_looking(
@@ -144,10 +112,10 @@ async def test_doctor_says_nothing_of_odd_files_that_were_removed(followed: Foll
     bad_name, link = folder / "2026_a b.jsonl", folder / f"2026_{UUID.format(7)}.jsonl"
     bad_name.touch()
     link.symlink_to("/etc/passwd")
-    await followed.wait_until(lambda: len(complaints(followed)) == 2)
+    await followed.wait_until(lambda: len(followed.complaints()) == 2)
     bad_name.unlink()
     link.unlink()
-    await followed.wait_until(lambda: complaints(followed) == [])
+    await followed.wait_until(lambda: followed.complaints() == [])
 
 
 async def test_a_removed_file_is_looked_at_alone_and_a_removed_folder_with_all_in_it(followed: FollowedSources) -> None:

@@ -14,13 +14,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.followed_store import Reader
-from support.foreign_sessions import FollowedSources, followed_sources
+from support.foreign_sessions import FollowedSources, followed_sources, shown_messages
 from support.opencode_database import make_database, session_titled
 from support.rows import check_each
-from support.source_files import describe_message
 
-from sessiond.model.event import MessageEvent, ResyncEvent
+from sessiond.model.event import ResyncEvent
 from sessiond.sessions import history, search
 from sessiond.sources.event_files import EventFiles
 from sessiond.sources.finder import SourceRoot
@@ -33,12 +31,6 @@ TOOL_TURN = [
     "toolResult: forty-two",
     "assistant: The command printed: forty-two",
 ]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
 
 
 def path_in(home: Path) -> Path:
@@ -94,17 +86,6 @@ async def followed(tmp_path: Path, home: Path, program: Program) -> AsyncIterato
         yield followed
 
 
-async def read_history(followed: FollowedSources, key: str, **options: Any) -> list[str]:
-    session = followed.parts.session(key)
-    options = {"limit": 50, "include_tools": True, "max_bytes": 1 << 20} | options
-    page = await history.page(followed.parts.store, session, **options)
-    return [describe_message(bytes(message)) for message in page.messages]
-
-
-def shown(reader: Reader) -> list[tuple[int, str]]:
-    return [(event.seq, describe_message(event.message)) for event in reader.events if isinstance(event, MessageEvent)]
-
-
 async def test_a_session_that_somebody_wants_to_read_is_put_together_before_it_is_opened_on_the_loop(
     followed: FollowedSources, program: Program
 ) -> None:
@@ -128,8 +109,8 @@ async def test_the_sessions_of_the_database_have_rows_and_histories(
     assert (entry.session_id, entry.spawned_by, entry.cwd) == (child, f"opencode:{parent}", "/workspace")
     assert (entry.message_count, entry.input_tokens, entry.model) == (4, 120, "claude-sonnet-4-5")
     assert entry.source is not None and entry.source.title == "count birds (@general subagent)"
-    assert await read_history(followed, session.key) == TOOL_TURN
-    assert await read_history(followed, session.key, limit=2) == TOOL_TURN[2:]
+    assert await followed.read_history(session.key) == TOOL_TURN
+    assert await followed.read_history(session.key, limit=2) == TOOL_TURN[2:]
 
 
 async def test_what_the_program_records_reaches_followers_part_by_part(
@@ -141,11 +122,14 @@ async def test_what_the_program_records_reaches_followers_part_by_part(
     program.say(child, "assistant", "One.", "Two.", number=2)
     expected = [(5, "user: and again"), (6, "assistant: One."), (6, "assistant: One. | Two.")]
     await reader.wait_until(
-        lambda: [one for one in shown(reader) if one in expected] != [] and shown(reader)[-1] == expected[-1]
+        lambda: (
+            [one for one in shown_messages(reader) if one in expected] != []
+            and shown_messages(reader)[-1] == expected[-1]
+        )
     )
-    assert shown(reader)[0] == expected[0]
+    assert shown_messages(reader)[0] == expected[0]
     assert not any(isinstance(event, ResyncEvent) for event in reader.events)
-    assert (await read_history(followed, f"opencode:{child}"))[4:] == ["user: and again", "assistant: One. | Two."]
+    assert (await followed.read_history(f"opencode:{child}"))[4:] == ["user: and again", "assistant: One. | Two."]
 
 
 async def test_a_search_finds_what_was_said_with_its_number(followed: FollowedSources, program: Program) -> None:
@@ -185,7 +169,7 @@ async def test_places_mean_the_same_after_a_restart_and_the_database_is_not_chan
     async with followed_sources(tmp_path, home) as followed:
         await followed.wait_whole()
         assert followed.parts.session(key).entry == before
-        assert await read_history(followed, key, before=page.next_cursor) == TOOL_TURN[:2]
+        assert await followed.read_history(key, before=page.next_cursor) == TOOL_TURN[:2]
     assert path_in(home).read_bytes() == content
     assert sorted(os.listdir(path_in(home).parent)) == ["opencode.db"]
 

@@ -13,14 +13,12 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from support.followed_store import Reader
-from support.foreign_sessions import UUID, FollowedSources, followed_sources
+from support.foreign_sessions import UUID, followed_sources, shown_messages
 from support.rows import check_each
-from support.source_files import GOLDEN, describe_message
+from support.source_files import GOLDEN
 
 from sessiond.errors import Unsupported
-from sessiond.model.event import MessageEvent, ResyncEvent
-from sessiond.sessions import history
+from sessiond.model.event import ResyncEvent
 from sessiond.sources import unpacking
 from sessiond.sources.unpacked_files import UnpackedFiles
 from sessiond.store import dirfd
@@ -29,12 +27,6 @@ ROLLOUT = GOLDEN / "codex" / "0.169.0" / "tools.jsonl"
 CHAT = GOLDEN / "gemini" / "tool.jsonl"
 ID = UUID.format(1)
 CODEX, GEMINI = f"codex:{ID}", f"gemini:{ID}"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
 
 
 def rollout_path(home: Path, suffix: str = ".jsonl.zst") -> Path:
@@ -72,27 +64,12 @@ def write_chat(home: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-async def read_history(followed: FollowedSources, key: str) -> list[str]:
-    session = followed.parts.session(key)
-    await followed.sources.complete(session)
-    page = await history.page(followed.parts.store, session, limit=50, include_tools=True, max_bytes=1 << 20)
-    return [describe_message(bytes(message)) for message in page.messages]
-
-
-def complaints(followed: FollowedSources) -> list[str]:
-    return [found.what for found in followed.sources.findings() if found.level != "ok"]
-
-
-def shown(reader: Reader) -> list[tuple[int, str]]:
-    return [(event.seq, describe_message(event.message)) for event in reader.events if isinstance(event, MessageEvent)]
-
-
 async def test_a_compressed_rollout_has_the_row_and_history_of_the_rollout(tmp_path: Path, home: Path) -> None:
     plain = rollout_path(home, ".jsonl")
     plain.write_bytes(ROLLOUT.read_bytes())
     async with followed_sources(tmp_path, home) as followed:
         await followed.wait_whole()
-        expected = await read_history(followed, CODEX)
+        expected = await followed.read_history(CODEX)
         entry = followed.parts.session(CODEX).entry
         assert len(expected) >= 3
         # As Codex does it with old ones; the file before keeps its time.
@@ -103,13 +80,13 @@ async def test_a_compressed_rollout_has_the_row_and_history_of_the_rollout(tmp_p
         plain.unlink()
         await followed.wait_until(lambda: followed.keys and followed.parts.session(CODEX).path == str(packed))
         await followed.wait_whole()
-        assert await read_history(followed, CODEX) == expected
+        assert await followed.read_history(CODEX) == expected
         now = followed.parts.session(CODEX).entry
         assert (now.message_count, now.source, now.cwd) == (entry.message_count, entry.source, entry.cwd)
-        assert complaints(followed) == []
+        assert followed.complaints(named=False) == []
     async with followed_sources(tmp_path, home) as followed:
         assert not followed.parts.session(CODEX).is_partial, "the snapshot has it"
-        assert await read_history(followed, CODEX) == expected
+        assert await followed.read_history(CODEX) == expected
 
 
 async def test_without_the_package_a_compressed_rollout_is_listed_and_reading_it_names_the_package(
@@ -123,7 +100,7 @@ async def test_without_the_package_a_compressed_rollout_is_listed_and_reading_it
         with pytest.raises(Unsupported, match=r"zstandard.*sessiond\[zst\]") as refused:
             await followed.sources.complete(session)
         assert refused.value.data["package"] == "zstandard"
-        assert complaints(followed) == ["of 1 compressed session only the name is shown"]
+        assert followed.complaints(named=False) == ["of 1 compressed session only the name is shown"]
         os.utime(rollout_path(home), (1, 1))
         monkeypatch.undo()
         await followed.sources.complete(session)
@@ -145,12 +122,12 @@ async def test_a_compressed_rollout_that_cannot_be_unpacked_costs_its_own_row(
     path = rollout_path(home)
     path.write_bytes(data)
     async with followed_sources(tmp_path, home) as followed:
-        await followed.wait_until(lambda: complaints(followed) == [f"not all of it is shown: {reason}"])
+        await followed.wait_until(lambda: followed.complaints(named=False) == [f"not all of it is shown: {reason}"])
         assert followed.keys == {CODEX}
         path.write_bytes(zstandard.compress(ROLLOUT.read_bytes()))
         await followed.wait_whole()
-        assert complaints(followed) == []
-        assert len(await read_history(followed, CODEX)) >= 3
+        assert followed.complaints(named=False) == []
+        assert len(await followed.read_history(CODEX)) >= 3
 
 
 def test_frames_one_after_the_other_are_one_file_and_the_limit_is_the_limit(tmp_path: Path) -> None:
@@ -174,7 +151,7 @@ async def test_a_document_has_the_history_of_the_lines_that_the_program_makes_of
     path.with_suffix(".part").write_text("")
     async with followed_sources(tmp_path, home) as followed:
         await followed.wait_whole()
-        expected = await read_history(followed, GEMINI)
+        expected = await followed.read_history(GEMINI)
         session = followed.parts.session(GEMINI)
         assert session.path == str(path)
         assert session.entry.source is not None and session.entry.source.title == "What it was about"
@@ -187,7 +164,7 @@ async def test_a_document_has_the_history_of_the_lines_that_the_program_makes_of
         lines.write_text("".join(json.dumps(one) + "\n" for one in (head, *messages, said(9, "and more"))))
         await followed.wait_until(lambda: followed.keys and followed.parts.session(GEMINI).path == str(lines))
         await followed.wait_until(lambda: followed.parts.session(GEMINI).entry.message_count == len(expected) + 1)
-        assert await read_history(followed, GEMINI) == [*expected, "user: and more"]
+        assert await followed.read_history(GEMINI) == [*expected, "user: and more"]
 
 
 async def test_what_is_added_to_a_document_is_published_and_what_is_changed_in_it_is_read_anew(
@@ -203,17 +180,19 @@ async def test_what_is_added_to_a_document_is_published_and_what_is_changed_in_i
         await followed.wait_whole()
         _, reader = followed.parts.follow(GEMINI)
         write("one", "two")
-        await reader.wait_until(lambda: shown(reader) == [(2, "user: two")])
+        await reader.wait_until(lambda: shown_messages(reader) == [(2, "user: two")])
         chat_path(home).write_text('{"sessionId": "' + ID + '", "messages": [{"id":')
-        await followed.wait_until(lambda: complaints(followed) != [])
-        assert complaints(followed) == ["not all of it is shown: it is no chat of Gemini CLI, or only a part of one"]
+        await followed.wait_until(lambda: followed.complaints(named=False) != [])
+        assert followed.complaints(named=False) == [
+            "not all of it is shown: it is no chat of Gemini CLI, or only a part of one"
+        ]
         write("one", "two", "three")
-        await reader.wait_until(lambda: shown(reader) == [(2, "user: two"), (3, "user: three")])
-        assert complaints(followed) == []
+        await reader.wait_until(lambda: shown_messages(reader) == [(2, "user: two"), (3, "user: three")])
+        assert followed.complaints(named=False) == []
         write("one", "another two", "three")
         await reader.wait_until(lambda: any(isinstance(event, ResyncEvent) for event in reader.events))
         await followed.wait_until(lambda: followed.parts.session(GEMINI).entry.message_count == 3)
-        assert await read_history(followed, GEMINI) == ["user: one", "user: another two", "user: three"]
+        assert await followed.read_history(GEMINI) == ["user: one", "user: another two", "user: three"]
 
 
 async def test_packed_files_are_kept_as_they_are(tmp_path: Path, home: Path) -> None:
@@ -223,13 +202,13 @@ async def test_packed_files_are_kept_as_they_are(tmp_path: Path, home: Path) -> 
         await followed.wait_whole()
         kept = [tmp_path / "store" / "kept" / name for name in (f"gemini/{ID}.json", f"codex/{ID}.jsonl.zst")]
         await followed.wait_until(lambda: all(path.exists() for path in kept))
-        before = [await read_history(followed, key) for key in (GEMINI, CODEX)]
+        before = [await followed.read_history(key) for key in (GEMINI, CODEX)]
         chat.unlink()
         rollout_path(home).unlink()
         paths = {str(path) for path in kept}
         catalog = followed.parts.store.catalog
         await followed.wait_until(lambda: {one.path for one in catalog.foreign.values()} == paths)
-        assert [await read_history(followed, key) for key in (GEMINI, CODEX)] == before
+        assert [await followed.read_history(key) for key in (GEMINI, CODEX)] == before
 
 
 def read_all(files: UnpackedFiles, place: str) -> tuple[bytes, OSError | None]:

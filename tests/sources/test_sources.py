@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,6 @@ from sessiond.sources.table import SOURCE_NAMES
 from sessiond.store.store import Custom
 
 LONG = "x" * 1000
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
-
-
-@pytest.fixture
-async def followed(tmp_path: Path, home: Path) -> AsyncIterator[FollowedSources]:
-    pi_file(home, 1, "one")
-    async with followed_sources(tmp_path, home) as followed:
-        yield followed
 
 
 def write_long(home: Path, number: int) -> Path:
@@ -402,12 +388,18 @@ async def test_the_lines_before_a_bad_one_are_not_counted_at_every_slice(followe
 async def test_a_folder_that_comes_while_descriptors_or_threads_are_short_is_shown_later(
     followed: FollowedSources, home: Path
 ) -> None:
-    for number, shortage in ((2, free_descriptors(0)), (3, free_descriptors(1)), (4, refused_threads())):
-        made = pi_file(home / "elsewhere", number, "hello", folder=f"-folder{number}").parent
+    shortages = [*(free_descriptors(count) for count in range(4)), refused_threads()]
+    for number, shortage in enumerate(shortages, 2):
+        made = pi_file(home / "elsewhere", number, "hello", folder=f"-folder{number}")
+        folder = home / ".pi" / "agent" / "sessions" / made.parent.name
         with shortage:
-            os.rename(made, home / ".pi" / "agent" / "sessions" / made.name)
+            os.rename(made.parent, folder)
             await trio.testing.wait_all_tasks_blocked(0.05)
         await followed.wait_until(lambda number=number: key_of(number) in followed.keys)
+        append(folder / made.name, pi_line("more"))
+        session = followed.parts.session(key_of(number))
+        await followed.wait_until(lambda session=session: session.entry.message_count == 2)
+        assert followed.complaints() == []
 
 
 async def test_a_save_that_the_end_of_the_daemon_interrupts_is_made_up_for(

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from support.followed_store import FollowedStore, followed_store
+from support.followed_store import FollowedStore, Reader, followed_store
 from support.patience import PATIENCE_S
+from support.source_files import describe_message
 
 from sessiond.config.settings import Config, SourcesConfig, parse
+from sessiond.model.event import MessageEvent
+from sessiond.sessions import history
 from sessiond.sources.sources import Sources
 
 UUID = "0e821bfa-1111-4222-8333-0123456789{:02x}"
@@ -81,6 +84,19 @@ class FollowedSources:
             return
         raise AssertionError(f"{what}; there are {sorted(self.keys)}")
 
+    def complaints(self, *, named: bool = True) -> list[str]:
+        """What `doctor` says that is not in order; with `named` of which thing."""
+        found = [one for one in self.sources.findings() if one.level != "ok"]
+        return [f"{one.thing}: {one.what}" if named else one.what for one in found]
+
+    async def read_history(self, key: str, **options: Any) -> list[str]:
+        """The messages of a session, each in one line."""
+        session = self.parts.session(key)
+        await self.sources.complete(session)
+        options = {"limit": 50, "include_tools": True, "max_bytes": 1 << 20} | options
+        page = await history.page(self.parts.store, session, **options)
+        return [describe_message(bytes(message)) for message in page.messages]
+
     async def wait_whole(self) -> None:
         """Return when every session was read whole."""
         await self.wait_until(lambda: self.sources.listed.is_set() and not self.sources.partial_count)
@@ -110,6 +126,11 @@ async def followed_sources(
             yield made
             await made.sources.save()
             nursery.cancel_scope.cancel()
+
+
+def shown_messages(reader: Reader) -> list[tuple[int, str]]:
+    """The messages that a follower was given, each in one line, with their numbers."""
+    return [(event.seq, describe_message(event.message)) for event in reader.events if isinstance(event, MessageEvent)]
 
 
 def opened_paths(below: Path) -> set[str]:
