@@ -32,4 +32,6 @@ def load_schema() -> dict[str, Any]:
 async def test_every_frame_that_is_sent_fits_the_official_schema(tmp_path: Path) -> None:
     definitions = load_schema()["$defs"]
     for name, value in {repr(one): one for one in frame_types(await read_all_frames(tmp_path))}.values():
+        # The models of the official SDK for Python divide this one.
+        name = name.replace("OptionSelectRequest", "OptionRequest")
         jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions}).validate(value)

@@ -302,12 +302,34 @@ ACTS: dict[str, Any] = {
     "failed": lambda session: say(session, "so far") or "failed",
     "blocks": lambda session: None,
     "known": lambda session: say(session, " | ".join(history(folders[session])[session])),
+    "chosen": lambda session: say(session, ",".join(chosen.get((session, key), "-") for key in ("model", "effort"))),
     "pid": lambda session: say(session, str(os.getpid())),
     "environ": lambda session: say(
         session, " ".join(sorted(name for name in os.environ if name.startswith("SESSIOND_")))
     ),
     "sleep": lambda session, ms: time.sleep(float(ms) / 1000),  # noqa: TID251
 }
+
+
+chosen: dict[tuple[str, str], str] = {}
+
+
+def choices(session: str) -> list[dict[str, Any]]:
+    """The models, in two groups, and the levels of thinking."""
+    models = [{"group": name, "name": name, "options": [{"value": name, "name": name}]} for name in ("m-1", "m-2")]
+    levels = [{"value": name, "name": name} for name in ("low", "high")]
+    kinds = [("model", "model", "m-1", models), ("effort", "thought_level", "low", levels)]
+    return [
+        {"id": key, "name": key, "category": category, "type": "select", "options": options}
+        | {"currentValue": chosen.get((session, key), first)}
+        for key, category, first, options in kinds
+    ]
+
+
+def choose(request: dict[str, Any]) -> None:
+    params = request["params"]
+    chosen[params["sessionId"], params["configId"]] = params["value"]
+    answer(request, {"configOptions": choices(params["sessionId"])})
 
 
 def open_session(request: dict[str, Any]) -> None:
@@ -327,10 +349,8 @@ def open_session(request: dict[str, Any]) -> None:
             say(session, text, None, "user_message_chunk")
             say(session, f"replayed {text}")
             tool(session, f"old {text}")
-    model = [
-        {"id": "model", "name": "Model", "category": "model", "type": "select", "currentValue": "m-1", "options": []}
-    ]
-    opened = {"sessionId": session, "configOptions": model} if method == "session/new" else {"configOptions": model}
+    options = {"configOptions": choices(session)}
+    opened = {"sessionId": session, **options} if method == "session/new" else options
     answer(request, None if "null" in OPTIONS and method != "session/new" else opened)
 
 
@@ -367,6 +387,8 @@ def main() -> None:
                 answer(request, {})
             case "session/new" | "session/load" | "session/resume":
                 open_session(request)
+            case "session/set_config_option":
+                choose(request)
             case "session/prompt":
                 prompt(request)
             case "session/close":

@@ -29,6 +29,7 @@ REQUESTS = {
     "session/resume": "ResumeSessionRequest",
     "session/close": "CloseSessionRequest",
     "session/prompt": "PromptRequest",
+    "session/set_config_option": "SetSessionConfigOptionSelectRequest",
     "session/cancel": "CancelNotification",
 }
 
@@ -95,7 +96,7 @@ async def _converse(folder: Path, *options: str, cancels: bool = False, **fields
     native = next(iter(json.loads(known.read_bytes()))) if known.exists() else None
     spec = RunSpec(
         run_id="", session_key="agent:main:main", session_id="s1", agent_id="main", message="", images=(IMAGE,),
-        workspace=folder / "work", socket=folder / "run" / "agent.sock", native_session_id=native,
+        model="m-2", workspace=folder / "work", socket=folder / "run" / "agent.sock", native_session_id=native,
     )  # fmt: skip
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:

@@ -217,6 +217,7 @@ class WarmAgent:
             if self._retired:
                 process.end_when_rested()
             session = await self._open(process, tokens, spec, sink)
+            await session.choices.apply(process, session.native_id, spec, self._rules.start_s)
             rules = TurnRules(self._agent.runtime, self._agents.limits().max_record_bytes, self._agents.clock)
             return await PromptTurn(process, session, spec, sink, rules).run()
 

@@ -12,8 +12,9 @@ import trio
 from sessiond.errors import quote
 from sessiond.model.record import NATIVE
 from sessiond.runtimes.acp.connection import AgentRefused
+from sessiond.runtimes.acp.options import SessionChoices
 from sessiond.runtimes.acp.process import AUTH_REQUIRED, AgentProcess, CannotServe
-from sessiond.runtimes.presets.fields import array, text
+from sessiond.runtimes.presets.fields import text
 from sessiond.runtimes.runtime import RunSink, RunSpec
 
 
@@ -22,16 +23,21 @@ class OpenSession:
 
     def __init__(self, native_id: str, result: Any, *, cost_usd: float | None = None, note: str | None = None) -> None:
         self.native_id = native_id
-        self.model = _model_in(result)
+        self.choices = SessionChoices(result)
         self.cost_usd = cost_usd
         self.context_size: int | None = None
         self.known_lists: dict[str, bytes] = {}
-        self._note = note
+        self._notes = [] if note is None else [note]
+
+    @property
+    def model(self) -> str | None:
+        """The model that the agent says it uses."""
+        return self.choices.model
 
     def take_notes(self) -> list[str]:
-        """What there is to say of its beginning; once."""
-        note, self._note = self._note, None
-        return [] if note is None else [note]
+        """What there is to say at the end of this turn; once."""
+        notes, self._notes = self._notes, []
+        return [*notes, *self.choices.take_notes()]
 
 
 async def open_session(
@@ -119,11 +125,3 @@ async def _begin(
 def _raise_if_login(error: AgentRefused) -> None:
     if error.code == AUTH_REQUIRED:
         raise error
-
-
-def _model_in(result: Any) -> str | None:
-    """The model that the agent says it uses."""
-    for option in array(result, "configOptions"):
-        if text(option, "category") == "model" and text(option, "currentValue"):
-            return text(option, "currentValue")[:200]
-    return text(result, "models", "currentModelId")[:200] or None

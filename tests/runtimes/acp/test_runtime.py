@@ -429,6 +429,28 @@ async def test_a_run_that_waits_for_a_place_survives_a_change_of_the_configurati
     assert [(one.reply, one.error) for one in outcomes] == [("I waited", None)]
 
 
+CHOICES: list[tuple[dict[str, str], str, str, tuple[str, ...]]] = [
+    ({}, "-,-", "m-1", ()),
+    ({"model": "m-2", "thinking": "high"}, "m-2,high", "m-2", ()),
+    ({"model": "m-2", "thinking": "adaptive"}, "m-2,high", "m-2", ()),
+    ({"model": "gone"}, "m-2,high", "m-2", ("the agent does not offer the model 'gone' and uses 'm-2'",)),
+    ({"model": "gone"}, "m-2,high", "m-2", ()),
+    ({"model": "m-1"}, "m-1,high", "m-1", ()),
+]
+
+
+async def test_the_model_and_the_thinking_of_a_run_are_chosen_where_the_agent_offers_them(talk: Any) -> None:
+    conversation = talk()
+    for fields, chosen, model, notes in CHOICES:
+        outcome = await conversation.say("chosen", **fields)
+        assert (outcome.reply, outcome.model, outcome.notes) == (chosen, model, notes), fields
+        assert conversation.recorder.messages[0]["model"] == model
+    refusing = talk("refuses=session/set_config_option")
+    outcome = await refusing.say("chosen", model="m-2")
+    assert (outcome.reply, outcome.model) == ("-,-", "m-1")
+    assert outcome.notes == ("the agent does not offer the model 'm-2' and uses 'm-1'",)
+
+
 async def test_others_in_a_process_that_is_ended_are_told_why(talk: Any) -> None:
     conversation = talk("resume", grace_seconds=0.1)
     for session in ("s1", "s2"):
