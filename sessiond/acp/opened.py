@@ -32,16 +32,37 @@ class OpenedSession:
         self._follower: SessionFollower | None = None
 
     def replay(self) -> None:
-        """Send everything that was said, then follow. ClientError if the session cannot be read."""
+        """Send everything that was said, then follow. ClientError if the session cannot be read.
+
+        Of a session of another program that was gone on with, what was said since in ours comes behind it.
+        """
+        self._replay_one()
+        continuation = self._find_continuation()
+        if continuation is not None:
+            self._close_follower()
+            self.key = continuation
+            self._replay_one()
+        with self._lock:
+            self._updates.end_replay()
+
+    def _replay_one(self) -> None:
         session_id, seq, _ = self._last_message()
         follower = self._follow(START)
         if seq:
             follower.wait_for_message(session_id, seq)
-        with self._lock:
-            self._updates.end_replay()
+
+    def _find_continuation(self) -> str | None:
+        """The key of the session of ours to which messages for this one go, if that is another one."""
+        source, _, native_id = self.key.partition(":")
+        if source == "agent" or not native_id:
+            return None
+        rows = self.client.call("sessions_list", search=native_id, sources=["sessiond"], timeout_s=CALL_S)["sessions"]
+        found: str | None = next((row["key"] for row in rows if row.get("continues") == self.key), None)
+        return found
 
     def follow(self) -> None:
         """Follow from now on. ClientError."""
+        self.key = self._find_continuation() or self.key
         _, _, cursor = self._last_message()
         with self._lock:
             self._updates.end_replay()
@@ -54,13 +75,15 @@ class OpenedSession:
 
     def continue_in(self, key: str, cursor: str) -> None:
         """Follow the session `key` in place of this one, because messages to this one go there."""
-        if self._follower is not None:
-            self._follower.close()
+        self._close_follower()
         self.key = key
         self._follow(cursor)
 
     def close(self) -> None:
         """Stop following."""
+        self._close_follower()
+
+    def _close_follower(self) -> None:
         if self._follower is not None:
             self._follower.close()
 

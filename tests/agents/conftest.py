@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 HERE = Path(__file__).parent
+ACP_SCHEMA = "https://registry.npmjs.org/@agentclientprotocol/sdk/-/sdk-2.4.0.tgz"
 PATH = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
 
 
@@ -152,6 +156,29 @@ def program_path(program: Program) -> Path:
     if isinstance(path, str):
         pytest.skip(path)
     return path
+
+
+@pytest.fixture
+def acpx() -> Path:
+    """A client of the Agent Client Protocol for the command line."""
+    path = install(Program("acpx", "acpx", "0.19.1", "", lambda home, port: {}))
+    if isinstance(path, str):
+        pytest.skip(path)
+    return path
+
+
+@pytest.fixture
+def acp_schema() -> dict[str, Any]:
+    """The schema of the Agent Client Protocol, version 1."""
+    try:
+        packed = httpx.get(ACP_SCHEMA, timeout=60).raise_for_status().content
+    except httpx.HTTPError as error:
+        pytest.skip(f"the schema cannot be fetched from the npm registry: {error}")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        file = archive.extractfile("package/schema/v1/schema.json")
+        assert file is not None
+        schema: dict[str, Any] = json.load(file)
+    return schema
 
 
 @pytest.fixture
