@@ -46,7 +46,7 @@ class FoundBlocks:
                     every = rows.blocks_of(self._database, known.file_id)
             except (IndexDoubt, IndexTrouble):
                 return EVERYTHING
-            # Blocks that were added since are not among those that were asked for.
+            # Blocks that were added since are not among those that were asked for. Of very many all count.
             found = [block for number, block in every if number in self._ids or number > self._newest]
         return SessionCandidates(known.indexed_to, _clip(found, known.indexed_to))
 

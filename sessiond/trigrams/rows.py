@@ -22,10 +22,13 @@ _FIND = """
 select count(*), group_concat(b.file_id || b.facts, ';')
 from (select rowid from texts where texts match ? limit ?) f left join block_facts b on b.id = f.rowid
 """
+_FIND_IDS = "select count(*), group_concat(rowid) from (select rowid from texts where texts match ? limit ?)"
 _BLOCKS_OF = "select group_concat(id || facts, ';') from block_facts where file_id = ?"
 _FILES = "select id, name, indexed_to, checksum, bytes, mtime_ns, messages, chars from files"
-# When more blocks may have a text, each file is asked for by itself: most are never read.
-MOST_AT_ONCE = 4000
+# When more blocks may have a text, each file is asked for by itself: most are never read. When still more may, a search
+# has found enough before it comes to those that do not.
+MOST_AT_ONCE = 1000
+MOST_IDS = 16_000
 
 
 class FileRow(msgspec.Struct, frozen=True, gc=False):
@@ -133,8 +136,10 @@ def find_blocks(database: IndexDatabase, expression: str) -> dict[int, list[Cand
 
 
 def find_ids(database: IndexDatabase, expression: str) -> tuple[frozenset[int], int]:
-    """The ids of the blocks that match, and the greatest id that any block has."""
-    ((found,),) = database.run("select group_concat(rowid) from texts where texts match ?", expression)
+    """The ids of the blocks that match, and the greatest id that any block has; 0 where too many match to be told."""
+    ((count, found),) = database.run(_FIND_IDS, expression, MOST_IDS + 1)
+    if count > MOST_IDS:
+        return frozenset(), 0
     ((newest,),) = database.run("select max(id) from blocks")
     return frozenset(map(int, found.split(","))) if found else frozenset(), newest or 0
 

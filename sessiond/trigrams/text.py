@@ -12,8 +12,11 @@ from collections.abc import Iterator
 LEAST_QUERY_CHARS = 3
 # A query is at most so long when it was folded: only one letter becomes two. No more of one is looked up.
 MOST_QUERY_CHARS = 1024
-# More do not narrow further, and each takes as long to look up as the index has blocks.
-_MOST_TRIGRAMS = 24
+# More hardly narrow further, and each takes as long to look up as it is frequent.
+_MOST_TRIGRAMS = 12
+# What stands further behind is rarer in texts, and what is not here is rarest.
+_BY_FREQUENCY = " etaoinsrlhdcumpfgbywvk\n_-.,():'\"/=0123456789xjqz"
+_RANKS = {character: rank for rank, character in enumerate(_BY_FREQUENCY)}
 # A longer text is put into several rows, each of which begins with the end of the one before: no query is cut.
 _ROW_CHARS = 128 * 1024
 
@@ -36,6 +39,10 @@ def match_expression(text: str) -> str | None:
     found = list(dict.fromkeys(stored[at : at + 3] for at in range(len(stored) - 2)))
     if not found:
         return None
-    if len(found) > _MOST_TRIGRAMS:
-        found = [found[at * len(found) // _MOST_TRIGRAMS] for at in range(_MOST_TRIGRAMS)]
+    found.sort(key=_rarity, reverse=True)
+    found = found[:_MOST_TRIGRAMS]
     return " AND ".join('"{}"'.format(trigram.replace('"', '""')) for trigram in found)
+
+
+def _rarity(trigram: str) -> int:
+    return sum(_RANKS.get(character, len(_RANKS)) for character in trigram)

@@ -20,10 +20,11 @@ from sessiond.model.source_facts import OpenMessage
 from sessiond.store.joining import find_open_message
 from sessiond.store.tail import Tail
 
-# Larger blocks make a smaller index that narrows less.
-BLOCK_CHARS = 64 * 1024
+# With 64 KiB the index has 0.15 of the size of the text, and of that a rare word leaves a hundredth to be read; with
+# 16 KiB it has 0.21 and leaves a thousandth.
+BLOCK_CHARS = 16 * 1024
 # Where most lines are no conversation, a block is not longer in the file: it is read whole where it may have a match.
-BLOCK_BYTES = 512 * 1024
+BLOCK_BYTES = 256 * 1024
 # Parsing so much takes about a millisecond; then others have their turn.
 _CHUNK_BYTES = 32 * 1024
 _CHUNK_LINES = 16
