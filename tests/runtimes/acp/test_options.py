@@ -27,8 +27,10 @@ def test_the_first_choice_of_a_category_counts_and_the_id_where_there_is_none() 
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["id", "category", "currentValue", "options", "value"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "category", "currentValue", "options", "value"]), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 

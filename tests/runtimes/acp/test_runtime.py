@@ -22,6 +22,7 @@ from support.sampling import amount
 
 from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
+from sessiond.errors import StorageError
 from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
@@ -337,7 +338,7 @@ CANCELS = [
 
 
 async def test_a_cancelled_turn_is_cancelled_in_the_agent(talk: Any) -> None:
-    conversation = talk("resume", permissions="allow", grace_seconds=0.4)
+    conversation = talk("resume", permissions="allow", grace_seconds=PATIENCE_S)
     pid = (await conversation.say("pid")).reply
     (native,) = conversation.native
     for text, last in CANCELS:
@@ -370,6 +371,24 @@ async def test_limits_of_frames_and_records(make_conversation: Any, tmp_path: Pa
         assert outcome.error == "the agent was ended: it sent a frame over limits.maxFrameBytes (100000 bytes)"
         assert (await conversation.say("still there", native_session_id=native["nativeId"])).reply == "still there"
         assert conversation.native == []
+
+
+async def test_a_transcript_that_refuses_a_message_ends_the_turn_in_the_agent_too(talk: Any, make_spec: Any) -> None:
+    conversation = talk()
+    sink = conversation._new_recorder()
+
+    async def refuse(message: dict[str, Any]) -> None:
+        await trio.lowlevel.checkpoint()
+        raise StorageError("the disk is full")
+
+    sink.message = refuse
+    with trio.fail_after(PATIENCE_S):
+        outcome = await conversation.agents.runtime(conversation.agent).run(
+            make_spec("messages", session_id="s1"), sink
+        )
+    assert outcome.error == "the disk is full"
+    assert (await conversation.say("again")).reply == "again"
+    assert [frame["method"] for frame in read_frames(conversation)[-2:]] == ["session/cancel", "session/prompt"]
 
 
 async def test_sessions_over_the_limit_rest_and_are_resumed(talk: Any) -> None:
@@ -469,8 +488,9 @@ async def test_others_in_a_process_that_is_ended_are_told_why(talk: Any) -> None
 async def talk_beside(conversation: Conversation) -> RunOutcome:
     """A turn of s2 that the agent does not answer, because it waits in one of s1."""
     beside = copy(conversation)
-    while not conversation.recorder.deltas:  # noqa: ASYNC110
-        await trio.sleep(0.005)
+    with trio.fail_after(PATIENCE_S):
+        while not conversation.recorder.deltas:  # noqa: ASYNC110
+            await trio.sleep(0.005)
     return await beside.say("never answered", "s2")
 
 
@@ -528,7 +548,7 @@ async def test_a_hundred_megabytes_of_updates_need_no_memory(make_spec: Any, tmp
             outcome = await runtime.run(make_spec(f"flood {megabytes}", run_id="2"), sink)
     assert outcome.error is None and sink.text > megabytes * 0.8e6 and sink.messages > megabytes * 0.8
     # A mebibyte may wait to be written; the rest is what the allocator keeps.
-    assert peak_bytes() - before < 5e6
+    assert peak_bytes() - before < 7e6
 
 
 def peak_bytes(*, reset: bool = False) -> int:
