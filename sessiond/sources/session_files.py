@@ -5,9 +5,7 @@ Knows open roots, the catalog and the feed. Does not know folders or watches.
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -18,20 +16,17 @@ from sessiond.model.entry import Entry
 from sessiond.model.event import Phase
 from sessiond.sources import reading
 from sessiond.sources.finder import KEPT_PREFIX
-from sessiond.sources.folding_queue import SLICE_BYTES, FoldingQueue
+from sessiond.sources.folding_queue import FoldingQueue
 from sessiond.sources.keeping import FileKeeper, kept_name
 from sessiond.sources.reading import FileReader, ListedFile, Listing
 from sessiond.sources.root import OpenRoot
-from sessiond.sources.snapshot import Snapshot
 from sessiond.sources.unpacking import can_unpack
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.folding import Advance
-from sessiond.tasks import RunSync, let_others_run
+from sessiond.tasks import RunSync
 
 # A new file of this size at most is published message by message; a longer one was copied, and is folded first.
 _PUBLISHED_BYTES = 1024 * 1024
-# So many bytes that were appended while the daemon did not run are folded at once.
-_MOST_APPENDED_BYTES = 4 * SLICE_BYTES
 
 
 class SessionNews(Protocol):
@@ -305,46 +300,6 @@ class SessionFiles:
                 self.remove(root, session, "it is shown as a session of ours")
                 root.covered[session.place] = native_id
 
-    def read_all(self, batch: Sequence[tuple[OpenRoot, ListedFile]], known: Snapshot) -> list[Entry | OSError | None]:
-        """As `read_known`, of several files."""
-        entries: list[Entry | OSError | None] = []
-        for root, file in batch:
-            saved = known.get(root.path, {}).get(file.place)
-            entry = self.read_known(root, file, saved)
-            entries.append(entry)
-            if entry is not saved:  # a known one takes microseconds
-                let_others_run()
-        return entries
-
-    def read_known(self, root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | OSError | None:
-        """The entry of a file: as the snapshot has it, and what was appended since; else that of its ends.
-
-        None where it is no session yet, the error where it cannot be read. Blocks.
-        """
-        try:
-            if root.makes(file.place):
-                if known is not None and known.file.mtime_ns == file.mtime_ns and _may_continue(root, file, known):
-                    return known
-                if file.found.is_compressed:
-                    known = None  # unpacked in the background
-                else:
-                    put_together = root.look_at(file.place)
-                    if put_together is None:
-                        return None
-                    file = put_together
-            if known is not None and _may_continue(root, file, known):
-                if (known.file.bytes, known.file.mtime_ns) == (file.size, file.mtime_ns):
-                    return known
-                got = root.reader.fold_slice(file.place, known, _MOST_APPENDED_BYTES)
-                if not got.more:
-                    return got.entry
-            entry = root.reader.identify(file)
-            return root.reader.read_ends(file, entry) if entry is not None else None
-        except MemoryError:
-            return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        except OSError as error:
-            return error
-
     def _reader_of(self, session: Session) -> FileReader | None:
         root = self._root_of(session)
         return root.reader if root is not None else None
@@ -381,13 +336,3 @@ class SessionFiles:
 def _may_have_messages(entry: Entry) -> bool:
     """Whether a session has messages, or may have some where little of it was read."""
     return entry.message_count > 0 or not entry.file.folded_to
-
-
-def _may_continue(root: OpenRoot, file: ListedFile, known: Entry) -> bool:
-    """Whether an entry of the snapshot is one of this file, to which at most something was appended since."""
-    source, facts = known.source, known.file
-    if source is None or source.name != root.name or known.session_key != f"{root.name}:{known.session_id}":
-        return False
-    if not root.finder.id_in_head and known.session_id != file.found.native_id:
-        return False
-    return facts.inode == file.inode and facts.bytes <= file.size and facts.fold == root.folder.dialect.fold_version

@@ -22,6 +22,7 @@ from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.sources import findings, keeping, reading, snapshot, table
 from sessiond.sources.finder import SourceRoot
+from sessiond.sources.first_reading import read_all
 from sessiond.sources.folding_queue import unreadable
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.root_folders import RootFile, RootFolders
@@ -213,7 +214,7 @@ class Sources:
         """Show sessions that are some of many. At the start nothing is published."""
         batch = [one for one in found if not self._files.shows_original(*one)]
         try:
-            entries: list[Entry | OSError | None] = await self._run_sync(self._files.read_all, batch, self._snapshot)
+            entries: list[Entry | OSError | None] = await self._run_sync(read_all, batch, self._snapshot)
         except OSError as error:  # there is no thread
             entries = [error] * len(batch)
         for (root, file), entry in zip(batch, entries, strict=True):

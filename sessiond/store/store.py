@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from sessiond.clock import Clock, Ids
 from sessiond.errors import StorageError, reason_of
 from sessiond.model import record as records
-from sessiond.model.dialects import V3
 from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
 from sessiond.store import dirfd, index, layout, making, opening, scan, transcript
+from sessiond.store.agent_folders import AgentFolders
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.commit_job import MakeThreads
 from sessiond.store.commit_threads import CommitThreads
@@ -74,8 +74,10 @@ class SessionStore:
         self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
         self.sign = places.sign
         self.problems: list[scan.Problem] = []
-        self.folders: dict[str, Folder] = {}
-        self.archives: dict[str, Folder] = {}
+        opened_folders = AgentFolders(opened.root_fd, opened.path, lambda folder: listener().folder_opened(folder))
+        self.folders, self.archives = opened_folders.live, opened_folders.archives
+        self.folder, self.archive_folder = opened_folders.find, opened_folders.find_archive
+        self._opened_folders = opened_folders
         self.rules = rules
         self.record_limit = record_limit
         self._listener = listener
@@ -103,39 +105,14 @@ class SessionStore:
         """Find every session. Blocks; `loading.load_sessions` calls it in a worker thread."""
         making.remove_leftovers(self.root_fd)
         making.remove_leftovers_of_backups(self.root_fd)
+        folders = self._opened_folders
         for agent_id in opening.agent_folders(self.root_fd, self.problems):
             path = f"{layout.AGENTS}/{agent_id}/{layout.SESSIONS}"
-            for where, opened in ((path, self._open_folder), (f"{path}/{layout.ARCHIVE}", self._open_archive)):
+            for where, opened in ((path, folders.open), (f"{path}/{layout.ARCHIVE}", folders.open_archive)):
                 try:
                     self.catalog.load(scan.scan_folder(opened(agent_id), self.settings, progress, self.problems))
                 except OSError as error:
                     self.problems.append(scan.problem_of(where, error))
-
-    def folder(self, agent_id: str) -> Folder:
-        """The agent's sessions folder, made when needed."""
-        is_new = agent_id not in self.folders
-        folder = self._open_folder(agent_id)
-        if is_new:
-            self._listener().folder_opened(folder)
-        return folder
-
-    def archive_folder(self, agent_id: str) -> Folder:
-        """The agent's archive, made when needed."""
-        self.folder(agent_id)
-        return self._open_archive(agent_id)
-
-    def _open_folder(self, agent_id: str) -> Folder:
-        if agent_id not in self.folders:
-            path = self.path / layout.AGENTS / agent_id / layout.SESSIONS
-            self.folders[agent_id] = Folder(agent_id, opening.open_agent(self.root_fd, agent_id), V3, path=str(path))
-        return self.folders[agent_id]
-
-    def _open_archive(self, agent_id: str) -> Folder:
-        if agent_id not in self.archives:
-            folder = self._open_folder(agent_id)
-            fd = opening.open_folder(folder.fd, (layout.ARCHIVE,))
-            self.archives[agent_id] = Folder(agent_id, fd, V3, archived=True, path=f"{folder.path}/{layout.ARCHIVE}")
-        return self.archives[agent_id]
 
     async def create(
         self,
@@ -337,8 +314,11 @@ class SessionStore:
 
     def dirty_folders(self) -> list[Folder]:
         """The folders whose index has to be saved."""
-        folders = (*self.folders.values(), *self.archives.values())
-        return [folder for folder in folders if folder.dirty and not folder.waiting]
+        return [folder for folder in self._opened_folders.every() if folder.dirty and not folder.waiting]
+
+    def close(self) -> None:
+        """Close the folders."""
+        self._opened_folders.close()
 
     async def save(self, folder: Folder) -> int:
         """Save the index of a folder; its size in bytes. Other tasks run between the chunks."""
@@ -394,5 +374,4 @@ async def open_store(
                 yield store
                 nursery.cancel_scope.cancel()
         finally:
-            for folder in (*store.folders.values(), *store.archives.values()):
-                os.close(folder.fd)
+            store.close()

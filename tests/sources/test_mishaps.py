@@ -20,6 +20,7 @@ from support.shortage import free_descriptors
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.record import Record
 from sessiond.sources.event_files import EventFiles
+from sessiond.sources.first_reading import read_known
 from sessiond.sources.root import OpenRoot
 from sessiond.store import dirfd
 
@@ -44,7 +45,7 @@ async def test_a_file_that_cannot_be_opened_at_the_start_is_no_broken_one(follow
     root = root_of(followed)
     (file,) = root.list_below("").files
     with no_descriptors():
-        failure = followed.sources._files.read_known(root, file, None)
+        failure = read_known(root, file, None)
     assert isinstance(failure, OSError) and dirfd.is_passing(failure)
     assert followed.complaints() == []
 
