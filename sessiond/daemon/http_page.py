@@ -6,6 +6,7 @@ Source: security.md, "The page"; protocol.md, "HTTP".
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -35,6 +36,9 @@ from sessiond.transports.sse import EventStream
 
 _FOLDER = files("sessiond") / "web"
 _INDEX = "index.html"
+_FIRST_MODULE = "page.js"
+# `import {a} from "./b.js"`, over several lines too; not `import("./b.js")`.
+_IMPORT = re.compile(r"""^(?:import|export)\b[^"'(;]*["']\./([\w.-]+)["']""", re.MULTILINE)
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -81,8 +85,16 @@ class PageFiles:
         # By name: when it was changed last, and its bytes.
         self._read: dict[str, tuple[int, bytes]] = {}
         # Else a browser learns of each module when it has read those that import it.
-        modules = ", ".join(f"<{name}>; rel=modulepreload" for name in self.names if name.endswith(".js"))
+        modules = ", ".join(f"<{name}>; rel=modulepreload" for name in self._modules_at_once())
         self._index_headers = (*_HEADERS, ("Vary", "Accept"), ("Link", modules))
+
+    def _modules_at_once(self) -> list[str]:
+        """The first module and those that it imports, in the order in which they are met; not what it loads later."""
+        met = [_FIRST_MODULE] if _FIRST_MODULE in self.names else []
+        for name in met:
+            imported = _IMPORT.findall((self._folder / name).read_text("utf-8"))
+            met += [other for other in dict.fromkeys(imported) if other in self.names and other not in met]
+        return met
 
     async def serve_index(self, request: HttpRequest) -> Answer:
         """The page for a browser; for a person with curl the list of routes."""

@@ -122,7 +122,7 @@ class HttpConnection:
             caller=caller,
             unsent=self._unsent,
         )
-        answer = await self._handle(route, request)
+        answer = await (self._run_handler if route.is_public else self._handle)(route, request)
         if isinstance(answer, EventStreamAnswer):
             await self._stream_events(answer, request, origin)
             raise _ConnectionOver
@@ -137,26 +137,31 @@ class HttpConnection:
         """The handler's response. A client that closes meanwhile cancels the handler and ends this connection."""
         outcome: list[Answer] = []
 
-        async def handle() -> Answer:
-            try:
-                return await route.handler(request)
-            except HttpError as error:
-                return error_response(error)
-
         async def end_with_client(scope: trio.CancelScope) -> None:
             await self._wire.wait_until_hung_up()
             scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_with_client, nursery.cancel_scope)
-            try:
-                outcome.append(await self._context.dispatcher.run_guarded(request.path, handle))
-            except SessiondError as error:
-                outcome.append(error_response(error))
+            outcome.append(await self._run_handler(route, request))
             nursery.cancel_scope.cancel()
         if not outcome:
             raise _ConnectionOver
         return outcome[0]
+
+    async def _run_handler(self, route: HttpRoute, request: HttpRequest) -> Answer:
+        """The handler's response. Nobody looks whether its client is still there: public ones take no time."""
+
+        async def handle() -> Answer:
+            try:
+                return await route.handler(request)
+            except HttpError as error:
+                return error_response(error)
+
+        try:
+            return await self._context.dispatcher.run_guarded(request.path, handle)
+        except SessiondError as error:
+            return error_response(error)
 
     async def _become_websocket(self, head: h11.Request, target: RequestTarget) -> None:
         caller = self._caller_of(head)

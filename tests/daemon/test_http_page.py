@@ -151,8 +151,23 @@ def test_a_browser_gets_the_page_and_is_told_of_all_its_modules_at_once(page: Ow
     got = get(page, "", **BROWSER)
     assert (got.status_code, got.headers["content-type"], got.headers["vary"]) == (200, TYPES["html"], "Accept")
     assert (got.content, got.headers["content-security-policy"]) == ((WEB / "index.html").read_bytes(), POLICY)
-    modules = [name for name in PageFiles().names if name.endswith(".js")]
-    assert got.headers["link"] == ", ".join(f"<{name}>; rel=modulepreload" for name in modules)
+    modules = re.findall(r"<([\w.-]+)>; rel=modulepreload", got.headers["link"])
+    assert modules[0] == "page.js" and "client.js" in modules and set(modules) <= set(PageFiles().names)
+
+
+def test_the_modules_that_are_told_of_are_those_that_are_imported_at_once(tmp_path: Path) -> None:
+    for name, text in (
+        ("page.js", 'import { one,\n two } from "./a.js";\nimport "./b.js";\nconst on = () => import("./late.js");\n'),
+        ("a.js", "export { three } from './c.js';\nimport './page.js';\n// import './comment.js'\n"),
+        ("b.js", 'import x from "https://elsewhere.example/y.js";\nimport y from "./gone.js";\n'),
+        ("c.js", 'say("import z from ./late.js");\n'),
+        ("late.js", ""),
+        ("comment.js", ""),
+        ("index.html", ""),
+    ):
+        (tmp_path / name).write_text(text)
+    headers = dict(PageFiles(tmp_path)._index_headers)
+    assert headers["Link"] == ", ".join(f"<{name}.js>; rel=modulepreload" for name in ("page", "a", "b", "c"))
 
 
 async def test_a_file_that_was_changed_is_read_anew_and_one_that_is_gone_is_not_found(
