@@ -1,9 +1,9 @@
 """An agent that speaks ACP by hand, well or badly: what a prompt says decides. Standard library only, to start quickly.
 
-Options are words: resume, load, close, image (capabilities), null (results), noise, silent, auth, version=N,
-refuses=METHOD. A prompt is words, too: the first one names what to do (the functions below), the others are its
-arguments. Sessions lie in `native.json` in their folder, so that another process can go on with them. Every frame that
-it gets is a line of `frames.jsonl` in its working folder.
+Options are words: resume, load, close, image (capabilities), null (results), noise, silent, auth, version=N, modes,
+behind (replays behind its answer), refuses=METHOD. A prompt is words, too: the first names what to do (the functions
+below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another process can go on
+with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
 """
 
 from __future__ import annotations
@@ -144,6 +144,14 @@ def act_permission(session: str, kind: str = "execute", kinds: str = "allow_once
     """Permission after the call was begun."""
     update(session, "tool_call", toolCallId="c1", title="Run it", kind=kind, status="pending", rawInput={"x": 1})
     say(session, permission(session, {"toolCallId": "c1"}, kinds))
+
+
+def act_first(session: str) -> None:
+    """Permission for a call of which it says nothing more if that is denied, and the end alone if it is allowed."""
+    call = {"toolCallId": "c1", "title": "Run it", "kind": "execute", "content": [{"type": "content", "content": {}}]}
+    if permission(session, call) in ("yes", "always"):
+        update(session, "tool_call_update", toolCallId="c1", status="completed", content=[])
+    say(session, "done")
 
 
 def act_unknown(session: str) -> None:
@@ -344,14 +352,24 @@ def open_session(request: dict[str, Any]) -> None:
             refuse(request, -32603, f"no session {session}")
             return
     folders[session], servers[session] = folder, params["mcpServers"]
-    if method == "session/load":
-        for text in history(folder)[session]:
-            say(session, text, None, "user_message_chunk")
-            say(session, f"replayed {text}")
-            tool(session, f"old {text}")
-    options = {"configOptions": choices(session)}
+    if method == "session/load" and "behind" not in OPTIONS:
+        replay(session)
+    options: dict[str, Any] = {"configOptions": choices(session)}
+    if "modes" in OPTIONS:
+        modes = [{"id": mode, "name": mode} for mode in ("auto", "default", "read-only")]
+        options["modes"] = {"currentModeId": "auto", "availableModes": modes}
     opened = {"sessionId": session, **options} if method == "session/new" else options
     answer(request, None if "null" in OPTIONS and method != "session/new" else opened)
+    if method == "session/load" and "behind" in OPTIONS:
+        replay(session, pause_s=0.01)
+
+
+def replay(session: str, pause_s: float = 0.0) -> None:
+    for text in history(folders[session])[session]:
+        time.sleep(pause_s)  # noqa: TID251 - as an agent that takes its time
+        say(session, text, None, "user_message_chunk")
+        say(session, f"replayed {text}")
+        tool(session, f"old {text}")
 
 
 def main() -> None:
@@ -391,6 +409,8 @@ def main() -> None:
                 choose(request)
             case "session/prompt":
                 prompt(request)
+            case "session/set_mode":
+                answer(request, {})
             case "session/close":
                 folders.pop(request["params"]["sessionId"])
                 answer(request, {})

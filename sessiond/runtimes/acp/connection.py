@@ -88,6 +88,15 @@ class AgentConnection:
             raise AgentRefused(waiting.answer.code, waiting.answer.message)
         return waiting.answer.result
 
+    async def wait_for_silence(self, native_id: str, silence_s: float, most_s: float) -> None:
+        """Return when nothing has come for a session without a turn for so long, or after `most_s`."""
+        with trio.move_on_after(most_s), trio.move_on_after(silence_s) as scope:
+            self._deadlines[native_id] = (scope, silence_s)
+            try:
+                await trio.sleep_forever()
+            finally:
+                del self._deadlines[native_id]
+
     def begin_prompt(self, native_id: str, blocks: list[dict[str, Any]], turn: FrameTaker) -> int:
         """Send a prompt, whose updates and answer go to the turn until `end_prompt`; its id. AgentGone."""
         if self.gone is not None:

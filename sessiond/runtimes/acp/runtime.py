@@ -5,10 +5,11 @@ Knows the configuration of agents. Does not know queues, transcripts or time lim
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -18,19 +19,21 @@ from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig
 from sessiond.errors import SessiondError, Stopping, quote
 from sessiond.runtimes import sandbox
-from sessiond.runtimes.acp.connection import AgentGone, AgentRefused
+from sessiond.runtimes.acp.connection import AgentGone
 from sessiond.runtimes.acp.process import AgentProcess, CannotServe, ProcessRules
-from sessiond.runtimes.acp.session import OpenSession, open_session
+from sessiond.runtimes.acp.session import OpenSession, SessionRules, close_session, find_session, open_session
 from sessiond.runtimes.acp.tool_server import TokenFolder, clear_token_folders, files_for_sandbox
 from sessiond.runtimes.acp.turn import PromptTurn, TurnRules
 from sessiond.runtimes.exec import program_environment
 from sessiond.runtimes.launcher import CannotStart, ProgramCommand
 from sessiond.runtimes.mounts import SOCKET, NoSandbox
-from sessiond.runtimes.presets.acp import acp_command
-from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, raise_shortage
+from sessiond.runtimes.presets.acp import acp_command, asking_mode
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Shortage, raise_shortage
 
 # A process in a sandbox with the files of one run is of use to that session only.
 _IDLE_WITH_FILES_S = 60.0
+# How long an agent that is at work may take to say whether it has a session.
+_BUSY_S = 5.0
 _WORKSPACE = re.compile(r"\{workspace\}")
 
 # What a sandbox shows besides the workspace: the folder of the attachments, and where it is mounted.
@@ -125,6 +128,10 @@ class AcpAgents:
         return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, inherited=fds)
 
 
+class CannotAsk(Exception):
+    """The agent cannot be started or asked. The message is for people."""
+
+
 class AcpRuntime:
     """Runs the turns of one agent: one process for each state of the sandbox. Source: runs.md, "acp"."""
 
@@ -142,6 +149,13 @@ class AcpRuntime:
             if isinstance(error, Stopping):
                 raise
             return RunOutcome(error=error.message)
+
+    async def check_native(self, spec: RunSpec) -> str | None:
+        """Why the agent cannot go on with `native_session_id`; None if it can. CannotAsk if that is not known."""
+        try:
+            return await self._warm_agent(spec).check_native(spec)
+        except (CannotServe, CannotStart, NoSandbox, AgentGone, Shortage) as error:
+            raise CannotAsk(str(error)) from None
 
     def retire(self) -> None:
         """End the processes once they rest."""
@@ -177,6 +191,7 @@ class WarmAgent:
             max_frame_bytes=agents.limits().max_frame_bytes,
             authenticate=runtime.authenticate,
         )
+        self._opening = SessionRules(timeout_s=runtime.start_seconds, mode=asking_mode(runtime))
         self._places = trio.CapacityLimiter(runtime.max_sessions)
         self._starting = trio.Lock()
         self._process: AgentProcess | None = None
@@ -221,6 +236,21 @@ class WarmAgent:
             rules = TurnRules(self._agent.runtime, self._agents.limits().max_record_bytes, self._agents.clock)
             return await PromptTurn(process, session, spec, sink, rules).run()
 
+    async def check_native(self, spec: RunSpec) -> str | None:
+        """Why the agent cannot go on with `native_session_id`; None if it can, or if it has other work first."""
+        native_id = spec.native_session_id or ""
+        self._runs += 1
+        try:
+            process, _ = await self._ensure_process(spec)
+            if any(session.native_id == native_id for session in self._sessions.values()):
+                return None
+            # An agent that does one thing at a time answers after a turn, which may be the one that asks for this.
+            with process.in_use(), trio.move_on_after(_BUSY_S if self._busy else math.inf):
+                return await find_session(process, native_id, self._opening, cwd=_folder(spec))
+            return None
+        finally:
+            self._runs -= 1
+
     @contextmanager
     def _hold(self, session_id: str) -> Iterator[None]:
         """Keep the session open while the context lasts; afterwards it is the one that has rested least."""
@@ -259,9 +289,8 @@ class WarmAgent:
             return session
         self._refuse_twice(spec)
         await self._make_room(process)
-        session = await open_session(
-            process, spec, sink, cwd=_folder(spec), servers=[tokens.server(spec)], timeout_s=self._rules.start_s
-        )
+        servers = [tokens.server(spec)]
+        session = await open_session(process, spec, sink, self._opening, cwd=_folder(spec), servers=servers)
         self._sessions[spec.session_id] = session
         return session
 
@@ -281,11 +310,7 @@ class WarmAgent:
         while len(self._sessions.keys() | self._busy) > self._agent.runtime.max_sessions:
             rested = next(one for one in self._sessions if one not in self._busy)
             session = self._sessions.pop(rested)
-            if process.capabilities.close:
-                with suppress(AgentRefused, trio.TooSlowError):
-                    await process.connection.request(
-                        "session/close", {"sessionId": session.native_id}, self._rules.grace_s
-                    )
+            await close_session(process, session.native_id, self._rules.grace_s)
 
 
 def _folder(spec: RunSpec) -> str:

@@ -5,8 +5,11 @@ A session that the agent has lost is never passed off as one that was resumed. K
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import msgspec
 import trio
 
 from sessiond.errors import quote
@@ -14,8 +17,11 @@ from sessiond.model.record import NATIVE
 from sessiond.runtimes.acp.connection import AgentRefused
 from sessiond.runtimes.acp.options import SessionChoices
 from sessiond.runtimes.acp.process import AUTH_REQUIRED, AgentProcess, CannotServe
-from sessiond.runtimes.presets.fields import text
+from sessiond.runtimes.presets.fields import array, table, text
 from sessiond.runtimes.runtime import RunSink, RunSpec
+
+# Gemini CLI goes on replaying a session after it has answered that the session is loaded.
+_REPLAY_SILENCE_S = 0.3
 
 
 class OpenSession:
@@ -40,26 +46,64 @@ class OpenSession:
         return [*notes, *self.choices.take_notes()]
 
 
+class SessionRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How sessions are opened. `mode` is the id of the mode in which the agent asks for permission, if it has one."""
+
+    timeout_s: float
+    mode: str | None = None
+
+
 async def open_session(
-    process: AgentProcess, spec: RunSpec, sink: RunSink, *, cwd: str, servers: list[dict[str, Any]], timeout_s: float
+    process: AgentProcess, spec: RunSpec, sink: RunSink, rules: SessionRules, *, cwd: str, servers: list[dict[str, Any]]
 ) -> OpenSession:
     """The session of a run: resumed where the run has one, else a new one. CannotServe, AgentGone."""
     params = {"cwd": cwd, "mcpServers": servers}
     known = (spec.native_session_id or "").partition(" ")[0]
-    try:
+    with _explain_refusal(process, rules.timeout_s):
         if not known:
-            return await _begin(process, sink, params, timeout_s)
-        found, reason = await _resume(process, known, params, timeout_s)
+            return await _begin(process, sink, params, rules)
+        found, reason = await _resume(process, known, params, rules)
         if found is not None:
             if spec.native_required:
                 await sink.custom(NATIVE, {"nativeId": known})
             return OpenSession(known, found, cost_usd=spec.native_cost_usd)
         if spec.native_required:
-            raise CannotServe(
-                f"the agent cannot go on with its session {quote(known)}: {reason}. Nothing new was begun; look up the"
-                " id with the agent program itself"
-            )
-        return await _begin(process, sink, params, timeout_s, lost=known, reason=reason)
+            raise CannotServe(_describe_unknown(known, reason))
+        return await _begin(process, sink, params, rules, lost=known, reason=reason)
+
+
+async def find_session(process: AgentProcess, native_id: str, rules: SessionRules, *, cwd: str) -> str | None:
+    """Why the agent cannot go on with this session of its own; None if it can. CannotServe, AgentGone.
+
+    It is closed again where the agent closes sessions.
+    """
+    with _explain_refusal(process, rules.timeout_s):
+        found, reason = await _resume(process, native_id, {"cwd": cwd, "mcpServers": []}, rules)
+    if found is None:
+        return _describe_unknown(native_id, reason)
+    await close_session(process, native_id, rules.timeout_s)
+    return None
+
+
+async def close_session(process: AgentProcess, native_id: str, timeout_s: float) -> None:
+    """Have the agent close a session, where it closes sessions. AgentGone."""
+    if process.capabilities.close:
+        with suppress(AgentRefused, trio.TooSlowError):
+            await process.connection.request("session/close", {"sessionId": native_id}, timeout_s)
+
+
+def _describe_unknown(native_id: str, reason: str) -> str:
+    return (
+        f"the agent cannot go on with its session {quote(native_id)}: {reason}. Nothing new was begun; look up the id"
+        " with the agent program itself"
+    )
+
+
+@contextmanager
+def _explain_refusal(process: AgentProcess, timeout_s: float) -> Iterator[None]:
+    """Raise CannotServe with a sentence where the agent refuses or does not answer."""
+    try:
+        yield
     except AgentRefused as error:
         raise CannotServe(process.explain_refusal(error, "opened no session")) from None
     except trio.TooSlowError:
@@ -67,12 +111,21 @@ async def open_session(
 
 
 async def _resume(
-    process: AgentProcess, native_id: str, params: dict[str, Any], timeout_s: float
+    process: AgentProcess, native_id: str, params: dict[str, Any], rules: SessionRules
 ) -> tuple[dict[str, Any] | None, str]:
     """What the agent says of the session that it resumed, else None and why it did not.
 
     An agent that wants a login has lost nothing: AgentRefused.
     """
+    found, reason = await _ask_for(process, native_id, params, rules.timeout_s)
+    if found is not None:
+        await _set_mode(process, native_id, found, rules)
+    return found, reason
+
+
+async def _ask_for(
+    process: AgentProcess, native_id: str, params: dict[str, Any], timeout_s: float
+) -> tuple[dict[str, Any] | None, str]:
     params = {"sessionId": native_id, **params}
     refusals = []
     if process.capabilities.resume:
@@ -84,7 +137,9 @@ async def _resume(
     if process.capabilities.load:
         try:
             # Everything that the session has said so far comes before the answer, and is dropped: no turn goes on.
-            return await _ask(process, "session/load", params, timeout_s, replayed=native_id), ""
+            found = await _ask(process, "session/load", params, timeout_s, replayed=native_id)
+            await process.connection.wait_for_silence(native_id, _REPLAY_SILENCE_S, timeout_s)
+            return found, ""
         except AgentRefused as error:
             _raise_if_login(error)
             refusals.append(f"session/load: {error.message}")
@@ -103,16 +158,17 @@ async def _begin(
     process: AgentProcess,
     sink: RunSink,
     params: dict[str, Any],
-    timeout_s: float,
+    rules: SessionRules,
     *,
     lost: str | None = None,
     reason: str = "",
 ) -> OpenSession:
     """A new session. Its id is on record before its first prompt, so that a crash does not lose it."""
-    result = await process.connection.request("session/new", params, timeout_s)
+    result = await process.connection.request("session/new", params, rules.timeout_s)
     native_id = text(result, "sessionId")
     if not native_id or len(native_id) > 1024:
         raise CannotServe("the agent opened a session without an id that can be used")
+    await _set_mode(process, native_id, result, rules)
     if lost is None:
         await sink.custom(NATIVE, {"nativeId": native_id})
         return OpenSession(native_id, result)
@@ -120,6 +176,14 @@ async def _begin(
     return OpenSession(
         native_id, result, note=f"the agent has lost its session {quote(lost)} and began a new one: {reason}"
     )
+
+
+async def _set_mode(process: AgentProcess, native_id: str, opened: Any, rules: SessionRules) -> None:
+    """Have the agent ask for permission, where it would decide that itself."""
+    modes = table(opened, "modes")
+    offered = [text(one, "id") for one in array(modes, "availableModes")]
+    if rules.mode in offered and text(modes, "currentModeId") != rules.mode:
+        await _ask(process, "session/set_mode", {"sessionId": native_id, "modeId": rules.mode}, rules.timeout_s)
 
 
 def _raise_if_login(error: AgentRefused) -> None:

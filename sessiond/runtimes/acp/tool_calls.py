@@ -11,22 +11,26 @@ import msgspec
 from sessiond.runtimes.acp.message_draft import AcpMessageDraft
 from sessiond.runtimes.output import Event, MessageOutput, Tool
 from sessiond.runtimes.presets.draft import texts
-from sessiond.runtimes.presets.fields import array, table, text
+from sessiond.runtimes.presets.fields import array, member, table, text
 
 # More than any agent has open at once. Of calls that have ended as many are remembered, whose late updates are ignored.
 _MAX_CALLS = 1000
 _MAX_ID_CHARS = 1024
 _FINAL = ("completed", "failed")
+# What a permission request says of its call; its `content` explains the question and is no result.
+_ASKED = ("toolCallId", "title", "name", "kind", "rawInput", "locations")
 LEFT_OPEN = "(the turn ended before this call had a result)"
 
 
 class _OpenCall:
-    """What is known of a call. `block` is its block in a message, None until the agent has begun it."""
+    """What is known of a call. `block` is its block in a message; `printed` what it printed to a terminal."""
 
     def __init__(self, call_id: str) -> None:
         self.id = call_id
         self.fields: dict[str, Any] = {}
         self.block: dict[str, Any] | None = None
+        self.printed = ""
+        self.denied: str | None = None
 
     @property
     def kind(self) -> str:
@@ -52,14 +56,29 @@ class CallLedger:
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.dropped = 0
 
-    def note(self, update: Any) -> tuple[str, str]:
-        """The kind and title of the call in a permission request, which may come before the call itself."""
-        call_id = text(update, "toolCallId")
-        call = self._open.get(call_id) or _OpenCall(call_id)
-        _patch(call, update)
-        if 0 < len(call_id) <= _MAX_ID_CHARS and call_id not in self._ended and len(self._open) < _MAX_CALLS:
-            self._open[call_id] = call
+    def describe(self, update: Any) -> tuple[str, str]:
+        """The kind and title of the call in a permission request."""
+        call = _OpenCall("")
+        known = self._open.get(text(update, "toolCallId"))
+        call.fields = dict(known.fields) if known is not None else {}
+        self._patch(call, update)
         return call.kind, text(call.fields, "title") or call.name
+
+    def begin(self, asked: Any) -> Iterator[Event]:
+        """The events of the call in a permission request: Gemini CLI asks before it says anything of a call."""
+        call = self._open.get(text(asked, "toolCallId"))
+        said = {name: asked[name] for name in _ASKED if name in asked}
+        if call is not None and call.block is not None:
+            self._patch(call, said)
+            call.block |= {"name": call.name, "arguments": call.arguments}
+        elif 0 < len(text(asked, "toolCallId")) <= _MAX_ID_CHARS:
+            yield from self.take(said)
+
+    def deny(self, update: Any, reason: str) -> None:
+        """The call was denied: some agents say nothing more of it."""
+        call = self._open.get(text(update, "toolCallId"))
+        if call is not None:
+            call.denied = f"(permission denied: {reason})"
 
     def take(self, update: dict[str, Any]) -> Iterator[Event]:
         """The events of a `tool_call` or `tool_call_update`. An update of an unknown call begins it."""
@@ -74,7 +93,7 @@ class CallLedger:
             if len(self._open) >= _MAX_CALLS:
                 yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
             call = self._open[call_id] = _OpenCall(call_id)
-        _patch(call, update)
+        self._patch(call, update)
         status = text(call.fields, "status")
         if call.block is None:
             call.block = {"type": "toolCall", "id": call_id, "name": call.name, "arguments": call.arguments}
@@ -91,10 +110,10 @@ class CallLedger:
     def end(self) -> Iterator[Event]:
         """Results for the calls that the agent left open."""
         for call in list(self._open.values()):
-            yield from self._finish(call, LEFT_OPEN)
+            yield from self._finish(call, call.denied or LEFT_OPEN)
 
     def _finish(self, call: _OpenCall, why: str | None = None) -> Iterator[Event]:
-        """The result of a call, after the message with the call itself. One that was never begun has none."""
+        """The result of a call, after the message with the call itself."""
         self._open.pop(call.id, None)
         self._ended[call.id] = None
         if len(self._ended) > _MAX_CALLS:
@@ -128,18 +147,21 @@ class CallLedger:
         note = f"\n(cut here: the whole result is {size} bytes, too long for limits.maxRecordBytes)"
         return {**message, "content": texts(kept + note)}
 
-
-def _patch(call: _OpenCall, update: Any) -> None:
-    """Take over what an update says of a call. Members of another type, and null, say nothing."""
-    for name in ("title", "name", "kind", "status"):
-        if text(update, name):
-            call.fields[name] = update[name]
-    for name in ("content", "locations"):
-        if isinstance(update.get(name), list):
-            call.fields[name] = update[name]
-    for name in ("rawInput", "rawOutput"):
-        if update.get(name) is not None:
-            call.fields[name] = update[name]
+    def _patch(self, call: _OpenCall, update: Any) -> None:
+        """Take over what an update says of a call. Members of another type, and null, say nothing."""
+        for name in ("title", "name", "kind", "status"):
+            if text(update, name):
+                call.fields[name] = update[name]
+        for name in ("content", "locations"):
+            if isinstance(member(update, name), list):
+                call.fields[name] = update[name]
+        for name in ("rawInput", "rawOutput"):
+            if member(update, name) is not None:
+                call.fields[name] = update[name]
+        # The convention of Zed for what a command prints, which Codex uses whatever the client has said of terminals.
+        if text(update, "_meta", "terminal_output", "data"):
+            call.printed = text(update, "_meta", "terminal_output", "data")
+        call.printed = (call.printed + text(update, "_meta", "terminal_output_delta", "data"))[: self._max_bytes]
 
 
 def _live(call: _OpenCall) -> dict[str, Any]:
@@ -164,9 +186,11 @@ def _content(call: _OpenCall) -> list[dict[str, Any]]:
                 blocks += texts(f"(changed {text(item, 'path')})")
             case _:
                 pass
+    if blocks or call.printed:
+        return blocks or texts(call.printed)
     output = call.fields.get("rawOutput")
-    if blocks or output is None:
-        return blocks
+    if output is None:
+        return []
     return texts(output if isinstance(output, str) else msgspec.json.encode(output).decode())
 
 

@@ -176,7 +176,9 @@ class PromptTurn:
 
     async def _answer_permission(self, request: AgentRequest, cancelled: str | None = None) -> None:
         """Answer by the policy; first on record, then to the agent. `cancelled` says why it is cancelled instead."""
-        kind, title = self._reader.calls.note(table(request.params, "toolCall"))
+        call = table(request.params, "toolCall")
+        kind, title = self._reader.calls.describe(call)
+        await self._apply(self._reader.calls.begin(call))
         if cancelled is None:
             answer = permissions.decide(
                 kind,
@@ -189,6 +191,8 @@ class PromptTurn:
         title = shorten(title[:_MAX_TITLE_CHARS])
         record = {"toolCallId": text(request.params, "toolCall", "toolCallId")[:1024], "title": title, "kind": kind}
         await self._record_answer(record, answer)
+        if answer.decision != "allow":
+            self._reader.calls.deny(call, answer.reason)
         if answer.decision != "allow" and cancelled is None:
             self._denied += 1
             if len(self._denials) < _MAX_DENIALS:

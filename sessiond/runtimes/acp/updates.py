@@ -131,8 +131,10 @@ def turn_usage(result: Any, context: ContextUsage | None, cost_usd: float | None
     Agents disagree whether `inputTokens` contains the cached ones and `outputTokens` the thoughts; the total tells.
     Source: store.md, "Messages".
     """
-    said = table(result, "usage")
-    given, output = count(said, "inputTokens"), count(said, "outputTokens")
+    said, quota = table(result, "usage"), table(result, "_meta", "quota", "token_count")
+    # Gemini CLI has no `usage`, and its own `quota` names the tokens another way.
+    given = count(said, "inputTokens") or count(quota, "input_tokens")
+    output = count(said, "outputTokens") or count(quota, "output_tokens")
     cached = count(said, "cachedReadTokens"), count(said, "cachedWriteTokens")
     thought, total = count(said, "thoughtTokens"), count(said, "totalTokens")
     if sum(cached) and total in (given + output, given + output + thought):

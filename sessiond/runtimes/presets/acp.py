@@ -13,13 +13,18 @@ class AcpForm(msgspec.Struct, frozen=True, kw_only=True):
     """`program` with `arguments` speaks ACP. `package` is the npm package that has it.
 
     Where the program is an adapter of the preset's own one, being there is enough. Else `help` matches what
-    `--help` prints in releases that know the arguments.
+    `--help` prints in releases that know the arguments. `asking_mode` is the id of the session mode in which the
+    program asks for permission: in the modes in which Claude Code and Codex begin, their models decide themselves, and
+    the permissions of the configuration would count for nothing.
     """
 
     program: str
     package: str
     arguments: tuple[str, ...] = ()
     help: re.Pattern[str] | None = None
+    asking_mode: str | None = None
+    # A variable by which the owner chooses the mode.
+    mode_variable: str | None = None
 
     @property
     def remedy(self) -> str:
@@ -28,10 +33,21 @@ class AcpForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ACP_FORMS: dict[AcpPreset, AcpForm] = {
-    "claude": AcpForm(program="claude-agent-acp", package="@agentclientprotocol/claude-agent-acp"),
-    "codex": AcpForm(program="codex-acp", package="@agentclientprotocol/codex-acp"),
+    "claude": AcpForm(
+        program="claude-agent-acp", package="@agentclientprotocol/claude-agent-acp", asking_mode="default"
+    ),
+    "codex": AcpForm(
+        program="codex-acp",
+        package="@agentclientprotocol/codex-acp",
+        asking_mode="read-only",
+        mode_variable="INITIAL_AGENT_MODE",
+    ),
     "gemini": AcpForm(
-        program="gemini", package="@google/gemini-cli", arguments=("--acp",), help=re.compile(r"(?<![\w-])--acp\b")
+        program="gemini",
+        package="@google/gemini-cli",
+        arguments=("--acp",),
+        help=re.compile(r"(?<![\w-])--acp\b"),
+        asking_mode="default",
     ),
     "opencode": AcpForm(
         program="opencode", package="opencode-ai", arguments=("acp",), help=re.compile(r"\bopencode acp\b")
@@ -55,3 +71,9 @@ def acp_command(runtime: RuntimeConfig) -> tuple[str, ...]:
         return runtime.command
     program, *extra = runtime.command or (form.program,)
     return (program, *form.arguments, *extra)
+
+
+def asking_mode(runtime: RuntimeConfig) -> str | None:
+    """The id of the session mode in which an agent asks for permission; None to leave the mode as it is."""
+    form = acp_form(runtime.preset)
+    return None if form is None or form.mode_variable in runtime.env else form.asking_mode

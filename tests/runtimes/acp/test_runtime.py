@@ -23,7 +23,7 @@ from support.sampling import amount
 from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
 from sessiond.errors import StorageError
-from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
+from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits, CannotAsk
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -108,6 +108,7 @@ TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("tool", ["call execute", "result execute: a b"], {"reply": ""}),
     ("tool c9 other failed", ["call Run it", "result Run it: a b !"], {"reply": ""}),
     ("order", ["call execute", "result execute: a b", "chose yes"], {"reply": "chose yes"}),
+    ("first", ["call execute", "result execute: ", "done"], {"reply": "done"}),
     (
         "permission execute",
         ["call execute+yes", "result execute: (the turn ended before this call had a result) !"],
@@ -244,6 +245,83 @@ async def test_a_new_process_resumes_and_repeats_nothing(
     assert conversation.recorder.customs == []
 
 
+MODES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"preset": "claude"}, ["default"]),
+    ({"preset": "codex"}, ["read-only"]),
+    # The owner has chosen the mode.
+    ({"preset": "codex", "env": {"INITIAL_AGENT_MODE": "agent-full-access"}}, []),
+    ({}, []),
+]
+
+
+@check_each(("fields", "modes"), MODES)
+async def test_an_agent_that_decides_itself_is_told_to_ask(
+    fields: Any, modes: list[str], make_conversation: Any, tmp_path: Path
+) -> None:
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent("modes", "load", **fields))
+        assert (await conversation.say("hello", workspace=tmp_path)).error is None
+        assert modes_set(tmp_path) == modes
+        # A session that is resumed is told so as well.
+        (native,) = conversation.native
+        await conversation.say("again", "s2", workspace=tmp_path, native_session_id=native["nativeId"])
+        assert modes_set(tmp_path) == modes * 2
+
+
+def modes_set(folder: Path) -> list[str]:
+    frames = [msgspec.json.decode(line) for line in (folder / "frames.jsonl").read_bytes().splitlines()]
+    return [one["params"]["modeId"] for one in frames if one.get("method") == "session/set_mode"]
+
+
+async def test_an_agent_that_cannot_be_told_to_ask_is_not_used(talk: Any) -> None:
+    conversation = talk("modes", "refuses=session/set_mode", preset="claude")
+    outcome = await conversation.say("hello")
+    assert outcome.error == "the agent opened no session: no"
+
+
+async def test_a_replay_behind_the_answer_is_no_part_of_the_next_turn(make_conversation: Any, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent("load", "behind"))
+        await conversation.say("first", workspace=tmp_path / "work")
+        (native,) = conversation.native
+        await conversation.say("second", workspace=tmp_path / "work")
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent("load", "behind"))
+        await conversation.say("third", workspace=tmp_path / "work", native_session_id=native["nativeId"])
+        assert conversation.shape() == ["third"]
+
+
+async def test_whether_an_agent_knows_a_session(make_conversation: Any, make_spec: Any, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for options in (("resume", "close"), ("load",)):
+        async with open_agents() as agents:
+            conversation = make_conversation(agents, acp_agent(*options))
+            runtime = agents.runtime(conversation.agent)
+            pid = (await conversation.say("pid", workspace=tmp_path / "work")).reply
+            (native,) = conversation.native
+
+            async def check(native_id: str) -> str | None:
+                spec = make_spec("", session_id="s2", workspace=tmp_path / "work", native_session_id=native_id)
+                with trio.fail_after(PATIENCE_S):
+                    return await runtime.check_native(spec)  # noqa: B023 - called in this turn of the loop
+
+            assert await check(native["nativeId"]) is None
+            unknown = await check("gone")
+            assert unknown is not None and unknown.startswith(
+                "the agent cannot go on with its session 'gone': session/"
+            )
+            assert (await conversation.say("pid", workspace=tmp_path / "work")).reply == pid
+        async with open_agents() as agents:
+            runtime = agents.runtime(conversation.agent)
+            assert await check(native["nativeId"]) is None
+            assert await check("gone") is not None
+    async with open_agents() as agents:
+        runtime = agents.runtime(acp_agent("refuses=initialize"))
+        with pytest.raises(CannotAsk, match="refused the connection: no"):
+            await check("any")
+
+
 LOST = [
     (("resume", "load"), "session/resume: no session gone; session/load: no session gone"),
     (("load",), "session/load: no session gone"),
@@ -332,7 +410,7 @@ async def test_a_death_ends_the_turn_and_the_next_message_resumes(talk: Any) -> 
 CANCELS = [
     ("wait", " and over"),
     ("wait ends", " and over"),
-    ("wait asks", " yes cancelled and over"),
+    ("wait asks", "+call read+ yes+call read+ cancelled and over"),
     ("wait deaf", ""),
 ]
 
@@ -350,7 +428,7 @@ async def test_a_cancelled_turn_is_cancelled_in_the_agent(talk: Any) -> None:
                 nursery.start_soon(_cancel_when_begun, conversation, text, scope)
                 await conversation.say(text, native_session_id=native["nativeId"])
         assert scope.cancelled_caught
-        assert conversation.shape() == ["waiting" + last], text
+        assert conversation.shape()[0] == "waiting" + last, text
         assert conversation.recorder.messages[0]["stopReason"] == "aborted"
     outcome = await conversation.say("known", native_session_id=native["nativeId"])
     assert outcome.reply is not None and outcome.reply.endswith("wait deaf | known")

@@ -213,6 +213,41 @@ def test_the_usage_of_a_turn(said: dict[str, int], expected: Any) -> None:
     assert filled is not None and filled["totalTokens"] == 77 and filled["cost"] == {"total": 0.5}
 
 
+def test_the_usage_of_gemini_cli_is_in_its_own_member() -> None:
+    said = {"_meta": {"quota": {"token_count": {"input_tokens": 200, "output_tokens": 14}}}}
+    found = turn_usage(said, None, None)
+    assert found == {"input": 200, "output": 14, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 214}
+
+
+def test_what_a_command_prints_to_a_terminal_is_its_result() -> None:
+    def printed(**meta: str) -> dict[str, Any]:
+        return call(of="tool_call_update", _meta={name: {"data": data} for name, data in meta.items()})
+
+    begun = call(title="ls", content=[{"type": "terminal", "terminalId": "t"}])
+    ended = call(of="tool_call_update", status="completed", rawOutput={"exit": 0})
+    for updates, expected in (
+        ([printed(terminal_output_delta="a\n"), printed(terminal_output_delta="b\n")], "a\nb\n"),
+        ([printed(terminal_output_delta="lost"), printed(terminal_output="whole")], "whole"),
+        ([printed(terminal_output_delta="x" * LIMIT)] * 3, None),
+    ):
+        _, events = read(begun, *updates, ended)
+        (result,) = [one for one in messages(events) if one["role"] == "toolResult"]
+        text = result["content"][0]["text"]
+        assert text == expected or (expected is None and "the whole result is" in text)
+
+
+def test_a_call_that_only_a_permission_request_names_is_in_a_message() -> None:
+    made = reader()
+    asked = {"toolCallId": "c", "title": "ls", "kind": "execute", "status": "pending", "content": ["why"]}
+    events = list(made.calls.begin(asked))
+    made.calls.deny(asked, "so it is")
+    events += [*made.calls.begin({}), *made.calls.begin({"toolCallId": ""}), *made.end("end_turn")]
+    first, result = messages(events)
+    assert first["content"] == [{"type": "toolCall", "id": "c", "name": "execute", "arguments": {}}]
+    assert result["content"] == [{"type": "text", "text": "(permission denied: so it is)"}]
+    assert (result["isError"], made.dropped) == (True, 0)
+
+
 def test_costs_are_differences_and_a_lower_one_begins_again() -> None:
     assert [cost_since(*one) for one in ((None, None), (1.0, None), (None, 2.0), (1.5, 2.0), (2.0, 1.0))] == [
         None,
