@@ -70,7 +70,8 @@ def detect(args: Args) -> None:
         note(f"configured already: {names}" if names else f"none of these programs is installed: {', '.join(PRESETS)}")
         return
     for program in found:
-        lines([f"# {program.path} {program.version or ''}".rstrip(), program.config])
+        where = f"# {program.path} {program.version or ''}".rstrip() if program.path else f"# {program.preset}"
+        lines([where, *([f"# {program.hint}"] if program.hint else []), program.config])
     note("put these lines into the configuration, then: sessiond config reload")
 
 
@@ -86,7 +87,7 @@ COMMAND = Command(
             "detect",
             "Look for agent programs on this machine and print their configuration.",
             run=detect,
-            description="Programs that the configuration has already are left out.",
+            description="Over ACP where the program has it. Programs that the configuration has already are left out.",
             options=(CONFIG, JSON),
             examples=("sessiond agents detect",),
         ),

@@ -109,10 +109,13 @@ def _plan(config: Config, path: Path) -> SetupPlan | None:
     commands, undo = [], []
     for program in found:
         server = PROGRAMS.get(program.preset)
-        if server is not None and not has_tool_server(server, Path.home(), os.environ):
-            commands.append([program.path, *map(_with_ourselves, server.add)])
-            undo.append([program.path, *server.remove])
+        if server is None or program.path is None or has_tool_server(server, Path.home(), os.environ):
+            continue
+        commands.append([program.path, *map(_with_ourselves, server.add)])
+        undo.append([program.path, *server.remove])
     new = not_configured(found, config)
+    for hint in filter(None, (program.hint for program in new)):
+        note(hint)
     agents = [program.preset for program in new]
     return SetupPlan(path, _config_lines(path, new, tools=bool(commands)), agents, commands, undo)
 

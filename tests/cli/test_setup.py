@@ -55,7 +55,7 @@ class Home:
 
     def calls(self) -> list[list[str]]:
         lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
-        return [call for call in map(json.loads, lines) if call[1:] != ["--version"]]
+        return [call for call in map(json.loads, lines) if call[1:] not in (["--version"], ["--help"])]
 
 
 @pytest.fixture
@@ -95,7 +95,9 @@ def test_setup_adds_agents_and_their_tools_and_is_idempotent(home: Home) -> None
         "gemini": (f"{home.programs}/gemini",),
     }
     assert config.agents.list[0].subagents.allow_agents == ("claude", "codex", "gemini")
-    assert done.stderr.splitlines() == [
+    advice = [f"  {name} " for name in ("over ACP claude", "over ACP codex", "this release of gemini")]
+    assert [line[: len(start)] for line, start in zip(done.stderr.splitlines(), advice, strict=False)] == advice
+    assert done.stderr.splitlines()[len(advice) :] == [
         "  a daemon that runs takes the new lines with: sessiond config reload",
         '  then try: sessiond send --agent claude "hello"',
     ]
@@ -106,6 +108,24 @@ def test_setup_adds_agents_and_their_tools_and_is_idempotent(home: Home) -> None
     assert (again.returncode, again.stdout) == (0, "")
     assert "everything is set up already" in again.stderr
     assert (home.config.read_text(), home.calls()) == (written, calls)
+
+
+def test_programs_that_speak_acp_become_agents_of_that_type(home: Home) -> None:
+    adapter = home.programs / "claude-agent-acp"
+    adapter.write_text("#!/bin/sh\n")
+    adapter.chmod(0o755)
+    (home.programs / "codex").rename(home.programs / "codex-acp")
+    done = home.setup("--yes")
+    assert done.returncode == 0, done.stderr
+    runtimes = {agent.id: agent.runtime for agent in load(home.config).agents.list}
+    assert [(name, runtime.type, runtime.command) for name, runtime in runtimes.items()] == [
+        ("main", "echo", ()),
+        ("claude", "acp", (str(adapter),)),
+        ("codex", "acp", (f"{home.programs}/codex-acp",)),
+        ("gemini", "exec", (f"{home.programs}/gemini",)),
+    ]
+    # An adapter is not asked to register the tool server: it gets it with each session.
+    assert [call[:3] for call in home.calls()] == [["claude", "mcp", "add"], ["gemini", "mcp", "add"]]
 
 
 def test_existing_configuration_is_kept_and_left_out_of_the_plan(home: Home) -> None:
