@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -124,25 +125,67 @@ PROGRAMS = {
 
 def install(program: Program) -> Path | str:
     """The program's path, after installing it if needed; or why it cannot be installed."""
+    folder = _install(
+        f"{program.name}-{program.version}",
+        [f"{program.package}@{program.version}"],
+        program.package,
+        program.installer,
+    )
+    return folder if isinstance(folder, str) else folder / ".bin" / program.name
+
+
+def _install(name: str, packages: list[str], package: str, installer: str | None = None) -> Path | str:
+    """The folder `node_modules` with these packages; or why they cannot be installed."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         return "npm is not installed"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "sessiond" / "test-agents" / f"{program.name}-{program.version}"
-    path = folder / "node_modules" / ".bin" / program.name
+    folder = cache / "sessiond" / "test-agents" / name
     if (folder / "done").exists():
-        return path
+        return folder / "node_modules"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "package.json").write_text("{}")
-    steps = [[npm, "install", "--no-audit", "--no-fund", f"{program.package}@{program.version}"]]
-    if program.installer is not None:
-        steps.append([node, str(folder / "node_modules" / program.package / program.installer)])
+    steps = [[npm, "install", "--no-audit", "--no-fund", *packages]]
+    if installer is not None:
+        steps.append([node, str(folder / "node_modules" / package / installer)])
     for step in steps:
         done = subprocess.run(step, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode != 0:
-            return f"{program.package} cannot be installed: {done.stderr.strip()[-300:]}"
+            return f"{package} cannot be installed: {done.stderr.strip()[-300:]}"
     (folder / "done").touch()
-    return path
+    return folder / "node_modules"
+
+
+# The adapters of programs that do not speak ACP themselves, with the variable that names the program. That of Claude
+# Code needs a newer Node.js than many systems have.
+ADAPTERS = {
+    "claude": ("@agentclientprotocol/claude-agent-acp", "0.101.0", "CLAUDE_CODE_EXECUTABLE", "22.23.3"),
+    "codex": ("@agentclientprotocol/codex-acp", "2.6.0", "CODEX_PATH", None),
+}
+_NODE = f"node-linux-{ {'x86_64': 'x64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
+
+
+def install_adapter(program: Program, path: Path) -> tuple[list[str], dict[str, str]] | str:
+    """The `command` of an agent that speaks ACP and the variables that it needs; or why it cannot be installed."""
+    if program.name not in ADAPTERS:
+        return [str(path)], {}
+    package, version, variable, node = ADAPTERS[program.name]
+    packages = [f"{package}@{version}", *([f"{_NODE}@{node}"] if node is not None else [])]
+    folder = _install(f"{program.name}-acp-{version}", packages, package)
+    if isinstance(folder, str):
+        return folder
+    adapter = str(folder / ".bin" / package.rpartition("/")[2])
+    command = [adapter] if node is None else [str(folder / _NODE / "bin" / "node"), adapter]
+    return command, {variable: str(path)}
+
+
+@pytest.fixture
+def speaker(program: Program, program_path: Path) -> tuple[list[str], dict[str, str]]:
+    """The `command` and the variables of `program` as an agent that speaks ACP."""
+    found = install_adapter(program, program_path)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
 
 
 @pytest.fixture(params=sorted(PROGRAMS))
