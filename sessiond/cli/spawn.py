@@ -20,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# How long an agent may take to start and to say whether it has a session, as `startSeconds` has it.
+RESUME_S = 60.0
+
 
 def show(accepted: dict[str, Any], on: Screen) -> list[str]:
     """The receipt: the child, its run, and its files as a table."""
@@ -51,9 +54,13 @@ def run(args: Args) -> int | None:
         "label": args.label,
         "sandbox": args.sandbox,
         "cleanup": args.cleanup,
+        "runtime": args.runtime,
+        "resumeSessionId": args.resume_session,
     }
     with connect(args) as client:
-        accepted = client.call("sessions_spawn", drop_absent(params), timeout_s=CALL_TIMEOUT_S)
+        # The agent may have to be started, to see whether it has the session.
+        patience_s = CALL_TIMEOUT_S + (RESUME_S if args.resume_session else 0)
+        accepted = client.call("sessions_spawn", drop_absent(params), timeout_s=patience_s)
         child = accepted["childSessionKey"]
         if not args.wait:
             if args.json:
@@ -77,6 +84,8 @@ COMMAND = Command(
     options=(
         Option("--attach", "A file for the sub-agent; may be repeated.", many=True, metavar="FILE", complete="file"),
         Option("--agent", "Which agent (default: the requester's own).", metavar="AGENT", complete="agent"),
+        Option("--runtime", "`acp` starts an agent that speaks ACP.", choices=("subagent", "acp")),
+        Option("--resume-session", "With acp: go on with this session of the agent program.", metavar="ID"),
         Option("--model", "Which model.", metavar="MODEL"),
         Option("--thinking", f"How much it thinks: {', '.join(THINKING_LEVELS)}.", metavar="LEVEL"),
         Option("--timeout", "End the run after this long.", kind="duration", metavar="SECONDS"),
@@ -89,5 +98,6 @@ COMMAND = Command(
     examples=(
         'sessiond spawn --attach report.pdf --wait "summarise the report"',
         'sessiond spawn --agent reviewer --sandbox require --timeout 10m "check the patch"',
+        'sessiond spawn --runtime acp --agent gemini --wait "what is new upstream?"',
     ),
 )

@@ -324,6 +324,7 @@ class _Parts:
             ids=self.ids,
             workspace=self.host.workspace,
             sandboxed=self.host.is_sandboxed,
+            check_native=self.host.check_native,
         )
 
     def _build_archive(self) -> ArchiveSweep:

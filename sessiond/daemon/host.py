@@ -12,6 +12,7 @@ import msgspec
 
 from sessiond.clock import Clock
 from sessiond.config.settings import AgentConfig, Config
+from sessiond.errors import Unsupported, quote
 from sessiond.model import lax
 from sessiond.model.entry import Entry, Spawn
 from sessiond.model.keys import agent_of, is_inbox, rest_of
@@ -19,7 +20,7 @@ from sessiond.model.lax import amount
 from sessiond.model.usage import Usage, cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.run import Run
-from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
+from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits, AcpRuntime, CannotAsk
 from sessiond.runtimes.attached import AttachedAgents
 from sessiond.runtimes.echo import EchoRuntime
 from sessiond.runtimes.exec import ExecRuntime
@@ -121,6 +122,38 @@ class DaemonHost:
         if agent is None:
             return False
         return is_sandboxed(agent.sandbox.mode, is_main=rest_of(key) == config.session.main_key)
+
+    async def check_native(self, key: str, native_id: str, folder: Path | None) -> str | None:
+        """Why the agent of session `key` cannot go on with a session of its own, in `folder` or else the workspace.
+
+        None if it can. Unsupported if it cannot be asked.
+        """
+        agent_id = agent_of(key)
+        runtime = self.runtime(agent_id)
+        if not isinstance(runtime, AcpRuntime):
+            raise Unsupported(
+                f"agent {agent_id} is run by a program that has attached, which cannot go on with sessions of its own",
+                code="agent_unavailable",
+            )
+        spec = RunSpec(
+            run_id="",
+            session_key=key,
+            session_id=rest_of(key),
+            agent_id=agent_id,
+            message="",
+            workspace=self.workspace(agent_id),
+            socket=self._agent_socket,
+            native_session_id=native_id,
+            sandboxed=self.is_sandboxed(key),
+            cwd=folder,
+        )
+        try:
+            return await runtime.check_native(spec)
+        except CannotAsk as error:
+            raise Unsupported(
+                f"agent {agent_id} cannot be asked for its session {quote(native_id)}: {error}",
+                code="agent_unavailable",
+            ) from None
 
     def spec(self, run: Run) -> RunSpec:
         config, request, entry = self._config(), run.request, run.session.entry

@@ -19,6 +19,8 @@ Params = dict[str, Any]
 
 # Agent programs pass the whole answer to a model. The daemon's default of a mebibyte is too much for its context.
 HISTORY_BYTES = 64 * 1024
+# How long an agent may take to start and to say whether it has a session, as `startSeconds` has it.
+_RESUME_S = 60.0
 # Of a session in the list; the rest is for programs, and a model would pay for it in every list.
 ROW_FIELDS = (
     "key", "kind", "source", "title", "cwd", "readOnly", "partial", "label", "displayName", "status", "queuedRuns",
@@ -67,6 +69,8 @@ def build_call(tool: str, arguments: Params) -> ToolCall:
         return ToolCall(wait_s, tool, lambda left_s: _with_time_left(given, "timeoutSeconds", left_s))
     if tool == "sessions_spawn":
         given = _with_files(given)
+        # The agent may have to be started, to see whether it has the session.
+        return ToolCall(_RESUME_S if "resumeSessionId" in given else 0.0, tool, lambda _left_s: given)
     if tool == "sessions_history":
         given = {"maxBytes": HISTORY_BYTES, **given}
     return ToolCall(0.0, tool, lambda _left_s: given)

@@ -120,7 +120,7 @@ LISTED: list[Schema] = [
         " Reason `inbox`: the receiver is an interactive program like you; its answer comes to your sessions_inbox.",
         {
             "sessionKey": _text("To whom, as for sessions_history; or `label`."),
-            "label": _text("The label of the session."),
+            "label": {"type": "string"},
             "message": _text("The receiver does not see your conversation: say all it needs."),
             "timeoutSeconds": _seconds(f"{SEND_WAIT_S.default} unless given; 0 does not wait."),
         },
@@ -130,16 +130,18 @@ LISTED: list[Schema] = [
     _tool(
         "sessions_spawn",
         "Start a sub-agent",
-        "Start a sub-agent on a task in a session of its own. Returns at once with its key and `runId` for"
-        " sessions_wait; the result also comes as a message to your session.",
+        "Give a task to a sub-agent in a session of its own. Returns its key and `runId` (sessions_wait) at once; the"
+        " result comes to your session too.",
         {
             "task": _text("All that it needs to know: it does not see your conversation."),
-            "label": _text("A name to find its session by."),
+            "label": {"type": "string"},
             "agentId": _text("Which agent (agents_list); your own unless given."),
+            "runtime": {"enum": ["subagent", "acp"]},
+            "resumeSessionId": _text("With acp: the agent's own session."),
             "model": _text("Another model than the agent's usual one."),
             "runTimeoutSeconds": _seconds("End it after so long; 0 is never."),
             "cleanup": {"enum": ["keep", "delete"], "description": "What becomes of its session at the end."},
-            "attachments": {"type": "array", "items": _ATTACHMENT, "description": "Files for it."},
+            "attachments": {"type": "array", "items": _ATTACHMENT},
         },
         "task",
         read_only=False,

@@ -33,11 +33,19 @@ class SessionsSpawnParams(Params, frozen=True, kw_only=True):
         says("The task.", takes="not blank; at most half of `limits.maxRecordBytes`"),
     ]
     label: Annotated[Line | None, says("A label for the child's session.")] = None
-    runtime: Annotated[Literal["subagent", "acp"], says("The runtime of the child; `acp` is not supported yet.")] = (
-        "subagent"
-    )
+    runtime: Annotated[
+        Literal["subagent", "acp"], says('`acp`: the child has to be of an agent with the runtime type "acp".')
+    ] = "subagent"
+    resume_session_id: Annotated[
+        Line | None, says("With `acp`: the session of the agent program that the child goes on with, by its id there.")
+    ] = None
     agent_id: Annotated[
-        str | None, says("The child's agent.", default="the caller's", takes=f"`{AGENT_ID.pattern}`")
+        str | None,
+        says(
+            "The child's agent.",
+            default="the caller's; with `acp`, `acp.defaultAgent`",
+            takes=f"`{AGENT_ID.pattern}`",
+        ),
     ] = None
     model: Annotated[str | None, says("The child's model.", default="`subagents.model`, else the agent's")] = None
     thinking: Annotated[
@@ -81,6 +89,9 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
     requester = await _requester(ctx)
     asked = msgspec.to_builtins(params)
     del asked["idempotencyKey"]
+    if params.resume_session_id is None:
+        # It would change the hash of requests that were made before there was this parameter.
+        del asked["resumeSessionId"]
     wanted = SpawnOrder(
         task=params.task,
         request=SpawnRequest(
@@ -92,6 +103,7 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
             sandbox=params.sandbox,
             model=params.model,
             thinking=params.thinking,
+            resume_session_id=params.resume_session_id,
         ),
         asked=asked,
         label=params.label,

@@ -27,7 +27,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """What the records of a child say about its spawn. Values of other types are dropped, whoever wrote them.
 
     `ended` is the run whose end is announced, `announced` the result of the announcement. `attachments` is the receipt
-    of its files.
+    of its files. `resumed` is the session of the agent's program that it was told to go on with.
     """
 
     mode: str | None = None
@@ -35,6 +35,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     requester_key: CanonicalKey | None = None
     attachments: dict[str, Any] | None = None
     mount_path: str | None = None
+    resumed: str | None = None
     ended: RunId | None = None
     announced: str | None = None
     attachments_removed: bool = False
@@ -164,6 +165,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
         """The absolute path of the folder in which its runs start; None: the agent's workspace."""
         is_chosen = self.keeps_cwd is True or self.continues is not None
         return self.cwd if is_chosen and self.cwd is not None and self.cwd.startswith("/") else None
+
+    @property
+    def own_native_id(self) -> str | None:
+        """The id of the agent program's session that is shown as this one: not that which the child only goes on with,
+        which has a past of its own.
+        """
+        resumed = self.spawn.resumed if self.spawn is not None else None
+        return self.native_session_id if self.native_session_id != resumed else None
 
     @property
     def is_plausible(self) -> bool:

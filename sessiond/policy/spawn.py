@@ -40,6 +40,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Literal["inherit", "require"] = "inherit"
     model: str | None = None
     thinking: str | None = None
+    resume_session_id: str | None = None
 
 
 class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,8 @@ class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `allow_agents` are the ids that the requester's agent may spawn, `*` for any; its own id is always allowed.
     `children_running` counts the requester's children that have not ended. `threads`: an attached channel can bind the
-    child to a thread. An empty `models` allows every model.
+    child to a thread. An empty `models` allows every model. `acp_agents` are the configured agents with `type = "acp"`,
+    `acp_default` is `acp.defaultAgent`.
     """
 
     requester_agent: str
@@ -61,6 +63,8 @@ class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
     child_sandboxed: bool = False
     models: tuple[str, ...] = ()
     threads: bool = False
+    acp_agents: tuple[str, ...] = ()
+    acp_default: str | None = None
 
 
 class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +77,11 @@ class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str | None
 
 
-def target_agent(agent_id: str | None, requester_agent: str) -> str:
+def target_agent(request: SpawnRequest, requester_agent: str, acp_default: str | None) -> str:
     """The agent of the child. InvalidParams (`agent_id_invalid`). Comes first: the other checks depend on it."""
+    agent_id = request.agent_id
     if agent_id is None:
-        return requester_agent
+        return acp_default if request.runtime == "acp" and acp_default is not None else requester_agent
     cleaned = agent_id.strip().lower()
     if not keys.AGENT_ID.fullmatch(cleaned):
         raise InvalidParams(
@@ -90,13 +95,19 @@ def target_agent(agent_id: str | None, requester_agent: str) -> str:
 
 def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
     """The plan of a spawn, or the first refusal in the documents' order, with its own sentence and `code`."""
-    agent_id = target_agent(request.agent_id, facts.requester_agent)
+    agent_id = target_agent(request, facts.requester_agent, facts.acp_default)
     mode = request.mode or ("session" if request.thread else "run")
     if mode == "session" and not request.thread:
         raise InvalidParams(
             'mode="session" needs thread=true, so that the child stays bound to a thread',
             code="mode_requires_thread",
             field="$.mode",
+        )
+    if request.resume_session_id is not None and request.runtime != "acp":
+        raise InvalidParams(
+            '$.resumeSessionId needs runtime="acp": other agents have no sessions of their own to go on with',
+            code="resume_requires_acp",
+            field="$.resumeSessionId",
         )
     _check_numbers(facts)
     _check_agent(agent_id, facts)
@@ -113,16 +124,34 @@ def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
     return SpawnPlan(agent_id=agent_id, mode=mode, cleanup=cleanup, model=request.model, thinking=thinking)
 
 
-def check_runtime(runtime: str, *, with_attachments: bool) -> None:
-    """Refuse `runtime="acp"`: the last check, after the attachments' own."""
-    if runtime != "acp":
+def check_runtime(request: SpawnRequest, facts: SpawnFacts, agent_id: str, *, with_attachments: bool) -> None:
+    """Refuse `runtime="acp"` with attachments or another agent: the last check, after the attachments' own.
+
+    Unsupported (`attachments_unsupported`, `acp_unsupported`).
+    """
+    if request.runtime != "acp":
         return
     if with_attachments:
         raise Unsupported(
             'attachments are not supported with runtime="acp"; use runtime="subagent" or leave them out',
             code="attachments_unsupported",
         )
-    raise Unsupported('runtime="acp" is not supported yet; use runtime="subagent"', code="acp_unsupported")
+    is_named = request.agent_id is not None or facts.acp_default is not None
+    if is_named and agent_id in facts.acp_agents:
+        return
+    allowed = allowed_agents(facts.requester_agent, facts.allow_agents, facts.configured_agents)
+    speaking = [name for name in allowed if name in facts.acp_agents]
+    if not speaking:
+        what = 'no agent here has the runtime type "acp" (sessiond agents detect finds programs for one)'
+    elif is_named:
+        what = (
+            f'agent {agent_id} has not the runtime type "acp"; name one that has it in agentId: {", ".join(speaking)}'
+        )
+    else:
+        what = (
+            f"no agent is named: set agentId, or acp.defaultAgent in the configuration, to one of {', '.join(speaking)}"
+        )
+    raise Unsupported(f'runtime="acp" is not possible: {what}; or use runtime="subagent"', code="acp_unsupported")
 
 
 def _check_numbers(facts: SpawnFacts) -> None:

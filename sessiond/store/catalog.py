@@ -100,16 +100,16 @@ class Catalog:
         self.by_id.update(by_id)
         for session in sessions:
             entry = session.entry
-            if entry.native_session_id is not None:
-                self.natives.add(entry.native_session_id, session)
+            if entry.own_native_id is not None:
+                self.natives.add(entry.own_native_id, session)
             if _is_unsettled(entry):
                 self._unsettled[session] = None
         return True
 
     def _claim(self, session: Session) -> bool:
         """Register the session under its key; whether it is the current one."""
-        if session.entry.native_session_id is not None:
-            self.natives.add(session.entry.native_session_id, session)
+        if session.entry.own_native_id is not None:
+            self.natives.add(session.entry.own_native_id, session)
         namesake = self.by_id.get(session.session_id)
         if namesake is None or namesake.archived or not session.folder.archived:
             self.by_id[session.session_id] = session
@@ -158,8 +158,8 @@ class Catalog:
         if not older:
             self._superseded.pop(session.key, None)
         # Last: whoever hears of it finds the catalog as it is from now on.
-        if session.entry.native_session_id is not None:
-            self.natives.drop(session.entry.native_session_id, session)
+        if session.entry.own_native_id is not None:
+            self.natives.drop(session.entry.own_native_id, session)
 
     def _unindex_foreign(self, key: str) -> None:
         known = self.by_key.pop(key, None)
@@ -193,8 +193,8 @@ class Catalog:
         session.entry = entry
         if session.folder.source is None:
             session.folder.dirty = True
-            if old.native_session_id != entry.native_session_id:
-                self.natives.move(old.native_session_id, entry.native_session_id, session)
+            if old.own_native_id != entry.own_native_id:
+                self.natives.move(old.own_native_id, entry.own_native_id, session)
         if entry.file.folded_to < old.file.folded_to:
             session.parsed = None
             session.written_end = 0  # the file was rewritten, so the last record written is no parent any more

@@ -8,6 +8,7 @@ from sessiond.attachments.materialize import Receipt
 from sessiond.attachments.notice import describe
 from sessiond.policy.spawn import SpawnFacts, SpawnPlan
 from sessiond.subagents.pending_children import PendingChild
+from sessiond.subagents.resumed import ResumedSession
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     payload: str | None
     label: str | None
     pending: PendingChild
+    resumed: ResumedSession | None
 
 
 def preamble(requester_key: str, facts: SpawnFacts, receipt: Receipt | None, mount_path: str | None) -> str:

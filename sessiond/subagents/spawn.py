@@ -27,7 +27,7 @@ from sessiond.model import lax
 from sessiond.model.entry import Spawn
 from sessiond.model.keys import agent_of, rest_of
 from sessiond.model.message import user_message
-from sessiond.model.record import ENTRY
+from sessiond.model.record import ENTRY, NATIVE
 from sessiond.policy import spawn as policy
 from sessiond.policy.spawn import SpawnFacts, SpawnRequest
 from sessiond.policy.target import target_of, thread_fields
@@ -41,6 +41,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 from sessiond.subagents.child import Child, preamble
 from sessiond.subagents.pending_children import PendingChild, PendingChildren
+from sessiond.subagents.resumed import NativeCheck, ResumedSession, find_resumed
 
 # With an idempotency key the child's key is derived from it and the requester, so that the same request finds it again.
 _NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
@@ -83,10 +84,11 @@ class Spawner:
         ids: Ids,
         workspace: Callable[[str], Path],
         sandboxed: Callable[[str], bool],
+        check_native: NativeCheck,
     ) -> None:
         self._store, self._supervisor, self._attachments = store, supervisor, attachments
         self._channels, self._config, self._clock, self._ids = channels, config, clock, ids
-        self._workspace, self._sandboxed = workspace, sandboxed
+        self._workspace, self._sandboxed, self._check_native = workspace, sandboxed, check_native
         self.journal = SpawnJournal(store)
         self._under_way: dict[str, trio.Lock] = {}
         self.pending_children = PendingChildren()
@@ -103,7 +105,8 @@ class Spawner:
         `sees(key)`: whether the caller may see a session. Labels of sessions that it may not see can be taken.
         """
         child_id = self._child_id(requester, wanted)
-        agent_id = policy.target_agent(wanted.request.agent_id, agent_of(requester.key))
+        acp_default = self._config().acp.default_agent
+        agent_id = policy.target_agent(wanted.request, agent_of(requester.key), acp_default)
         child_key = f"agent:{agent_id}:subagent:{child_id}"
         made: SpawnedChild | None = None
         with self.pending_children.begin(requester.key) as pending:
@@ -135,7 +138,10 @@ class Spawner:
         plan = policy.check(wanted.request, facts)
         prepared = self._attachments.check(wanted.attachments, self._config().tools.sessions_spawn.attachments)
         mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
-        policy.check_runtime(wanted.request.runtime, with_attachments=bool(wanted.attachments))
+        policy.check_runtime(wanted.request, facts, plan.agent_id, with_attachments=bool(wanted.attachments))
+        # Counts as running from here on, so that concurrent spawns cannot exceed maxChildrenPerAgent.
+        pending.counted = True
+        resumed = await self._find_resumed(wanted, child_key, sees)
         # Claimed from here on, so that only one of two concurrent spawns gets the label.
         with claimed_label(self._store.catalog, child_key, wanted.label, sees, by=requester.key) as label:
             child = Child(
@@ -147,10 +153,16 @@ class Spawner:
                 payload=payload,
                 label=label,
                 pending=pending,
+                resumed=resumed,
             )
-            # Counts as running from here on, so that concurrent spawns cannot exceed maxChildrenPerAgent.
-            pending.counted = True
             return await self._make(requester, wanted, child, prepared)
+
+    async def _find_resumed(self, wanted: SpawnOrder, child_key: str, sees: Sees) -> ResumedSession | None:
+        native_id = wanted.request.resume_session_id
+        if native_id is None:
+            return None
+        agent = self._config().agent(agent_of(child_key))
+        return await find_resumed(self._store.catalog, agent, child_key, native_id, sees=sees, check=self._check_native)
 
     async def _make(
         self, requester: Session, wanted: SpawnOrder, child: Child, prepared: PreparedFiles
@@ -236,6 +248,8 @@ class Spawner:
             child_sandboxed=config.agent(agent_id) is not None and self._sandboxed(child_key),
             models=tuple(config.models.allow),
             threads=self._channels.threads(target_of(requester.key, requester.entry)),
+            acp_agents=tuple(one.id for one in config.agents.list if one.runtime.type == "acp"),
+            acp_default=config.acp.default_agent,
         )
 
     async def _bind(self, requester: Session, child: Child, wanted: SpawnOrder) -> str | None:
@@ -260,6 +274,7 @@ class Spawner:
                 "requesterKey": requester.key,
                 "attachments": attached,
                 "mountPath": child.mount_path,
+                **({"resumed": child.resumed.native_id} if child.resumed is not None else {}),
             },
         }
         model = plan.model or subagents.model
@@ -283,7 +298,10 @@ class Spawner:
             payload=child.payload,
             follow=FollowUp(spawn=SpawnFollowUp(requester.key)),
         )
-        workspace = str(self._workspace(plan.agent_id))
-        return await self._supervisor.create(
-            child.key, request, cwd=workspace, spawned_by=requester.key, extra=[Custom(ENTRY, entry)]
-        )
+        cwd, resumed = str(self._workspace(plan.agent_id)), child.resumed
+        if resumed is not None and resumed.folder is not None:
+            cwd, entry["keepsCwd"] = resumed.folder, True
+        extra = [Custom(ENTRY, entry)]
+        if resumed is not None:
+            extra.append(Custom(NATIVE, {"nativeId": resumed.native_id, "required": True}))
+        return await self._supervisor.create(child.key, request, cwd=cwd, spawned_by=requester.key, extra=extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ FACTS = SpawnFacts(
 REFUSALS = [
     ({"agent_id": "../x"}, {}, InvalidParams, "agent_id_invalid", "$.agentId is no agent id: '../x'"),
     ({"mode": "session"}, {}, InvalidParams, "mode_requires_thread", 'mode="session" needs thread=true'),
+    ({"resume_session_id": "s-1"}, {}, InvalidParams, "resume_requires_acp", '$.resumeSessionId needs runtime="acp"'),
     ({}, {"requester_depth": 1}, Forbidden, "spawn_depth_exceeded", "not allowed at depth 1"),
     ({}, {"children_running": 5}, Forbidden, "spawn_children_exceeded", "has 5 children running"),
     ({"agent_id": "ops"}, {}, Forbidden, "agent_not_allowed", "agent ops is not allowed"),
@@ -128,18 +130,20 @@ def test_values_at_a_limit_are_accepted_and_beyond_it_refused() -> None:
 @check_each("agent_id", ["", " ", "a b", "a/b", "..", "-a", "_a", "ä", "a\n", "a\0", "a" * 65, "a:b", "*", "a" * 5000])
 def test_malformed_agent_ids_are_refused(agent_id: str) -> None:
     if agent_id == "a\n":
-        assert target_agent(agent_id, "main") == "a"
+        assert target_agent(SpawnRequest(agent_id=agent_id), "main", None) == "a"
         return
     with pytest.raises(InvalidParams) as caught:
-        target_agent(agent_id, "main")
+        target_agent(SpawnRequest(agent_id=agent_id), "main", None)
     assert caught.value.code == "agent_id_invalid"
     assert len(caught.value.message) < 250
 
 
 def test_agent_ids_at_the_limits_of_their_grammar_are_accepted() -> None:
-    assert target_agent("a" * 64, "main") == "a" * 64
-    assert target_agent("0_-", "main") == "0_-"
-    assert target_agent(None, "main") == "main"
+    assert target_agent(SpawnRequest(agent_id="a" * 64), "main", None) == "a" * 64
+    assert target_agent(SpawnRequest(agent_id="0_-"), "main", None) == "0_-"
+    assert target_agent(SpawnRequest(), "main", "web") == "main"
+    assert target_agent(SpawnRequest(runtime="acp"), "main", "web") == "web"
+    assert target_agent(SpawnRequest(runtime="acp"), "main", None) == "main"
 
 
 @check_each(
@@ -198,12 +202,52 @@ def test_without_a_model_list_every_model_but_a_blank_one_is_accepted() -> None:
     assert refusal({"model": " "}, {}).code == "model_unknown"
 
 
-def test_acp_is_refused_with_and_without_attachments() -> None:
-    check_runtime("subagent", with_attachments=True)
-    for with_attachments, code in ((True, "attachments_unsupported"), (False, "acp_unsupported")):
-        with pytest.raises(Unsupported) as caught:
-            check_runtime("acp", with_attachments=with_attachments)
-        assert caught.value.code == code
+SPEAKING = {"acp_agents": ("web",), "allow_agents": ("*",)}
+
+
+@check_each(
+    ("request_", "facts", "agent", "sentence"),
+    [
+        ({}, {}, "main", 'no agent here has the runtime type "acp" (sessiond agents detect finds programs for one)'),
+        ({"agent_id": "web"}, {"allow_agents": ("*",)}, "web", "no agent here has"),
+        # One that the requester may not start is not named.
+        ({}, {"acp_agents": ("web",)}, "main", "no agent here has"),
+        (
+            {},
+            SPEAKING,
+            "main",
+            "no agent is named: set agentId, or acp.defaultAgent in the configuration, to one of web",
+        ),
+        # Its own agent is not meant unless it is named.
+        ({}, {"acp_agents": ("main",)}, "main", "no agent is named"),
+        ({"agent_id": "ops"}, SPEAKING, "ops", 'agent ops has not the runtime type "acp"; name one that has it in'),
+        ({"agent_id": "ops"}, SPEAKING | {"acp_default": "web"}, "ops", "agent ops has not"),
+        ({"agent_id": "main"}, {"acp_agents": ("main",)}, "main", None),
+        ({"agent_id": "web"}, SPEAKING, "web", None),
+        ({}, SPEAKING | {"acp_default": "web"}, "web", None),
+        ({"resume_session_id": "s-1"}, SPEAKING | {"acp_default": "web"}, "web", None),
+    ],
+)
+def test_acp_needs_an_agent_of_that_type(
+    request_: dict[str, Any], facts: dict[str, Any], agent: str, sentence: str | None
+) -> None:
+    request, known = SpawnRequest(runtime="acp", **request_), replace(FACTS, **facts)
+    assert check(request, known).agent_id == agent
+    with pytest.raises(Unsupported) as caught:
+        check_runtime(request, known, agent, with_attachments=True)
+    assert caught.value.code == "attachments_unsupported"
+    if sentence is None:
+        check_runtime(request, known, agent, with_attachments=False)
+        return
+    with pytest.raises(Unsupported) as caught:
+        check_runtime(request, known, agent, with_attachments=False)
+    assert caught.value.code == "acp_unsupported"
+    assert sentence in caught.value.message and caught.value.message.endswith('; or use runtime="subagent"')
+
+
+def test_another_runtime_takes_any_agent_and_attachments() -> None:
+    check_runtime(SpawnRequest(), FACTS, "main", with_attachments=True)
+    assert check(SpawnRequest(), replace(FACTS, acp_default="web")).agent_id == "main"
 
 
 def test_depth_is_read_from_the_entry_or_else_counted_up_the_tree() -> None:

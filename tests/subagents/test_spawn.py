@@ -49,7 +49,11 @@ class SpawnHarness:
             ids=Ids(),
             workspace=lambda _agent: self.workspace,
             sandboxed=lambda _key: False,
+            check_native=self._check_native,
         )
+
+    async def _check_native(self, key: str, native_id: str, folder: Path | None) -> str | None:
+        raise AssertionError("no agent here has sessions of its own")
 
     async def _run_after_gate(self, function: Any, *args: Any) -> Any:
         await self.gate.wait()

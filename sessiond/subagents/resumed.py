@@ -1,0 +1,67 @@
+"""The session of an agent's own program that a child goes on with: whether the caller may, and whether it is there.
+
+Source: runs.md, "acp".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from sessiond.config.settings import AgentConfig
+from sessiond.errors import NotFound, quote
+from sessiond.sessions.patch import Sees
+from sessiond.store.catalog import Catalog, Session
+from sessiond.tasks import run_in_thread
+
+# `check(key, native_id, folder)`: why the agent of session `key` cannot go on with a session of its own in this folder;
+# None if it can. Unsupported if the agent cannot be asked.
+NativeCheck = Callable[[str, str, Path | None], Awaitable[str | None]]
+
+
+class ResumedSession(msgspec.Struct, frozen=True):
+    """A session of an agent's program. `folder` is where it was begun; None: not known."""
+
+    native_id: str
+    folder: str | None
+
+
+async def find_resumed(
+    catalog: Catalog, agent: AgentConfig | None, child_key: str, native_id: str, *, sees: Sees, check: NativeCheck
+) -> ResumedSession:
+    """The session with this id, which the child `child_key` is to go on with.
+
+    NotFound if the agent does not know it, or if it is that of a session of the store that the caller may not see.
+    """
+    known = _sessions_with(catalog, agent, native_id)
+    if known and not any(sees(session.key) for session in known):
+        raise _not_found(native_id, "the agent cannot go on with it")
+    folders = [session.entry.cwd for session in known if session.entry.cwd is not None]
+    # In a thread: a folder may be on a file system that does not answer.
+    folder = await run_in_thread(_first_there, folders, abandon_on_cancel=True) if folders else None
+    reason = await check(child_key, native_id, Path(folder) if folder is not None else None)
+    if reason is not None:
+        raise _not_found(native_id, reason)
+    return ResumedSession(native_id, folder)
+
+
+def _sessions_with(catalog: Catalog, agent: AgentConfig | None, native_id: str) -> list[Session]:
+    """What the store has of it: the session of the program itself, or those of ours that are shown as that."""
+    preset = agent.runtime.preset if agent is not None else None
+    original = catalog.by_key.get(f"{preset}:{native_id}")
+    return [*catalog.natives.carriers(native_id), *([original] if original is not None else [])]
+
+
+def _first_there(folders: list[str]) -> str | None:
+    return next((folder for folder in folders if os.path.isabs(folder) and os.path.isdir(folder)), None)
+
+
+def _not_found(native_id: str, reason: str) -> NotFound:
+    return NotFound(
+        f"nothing was spawned, since $.resumeSessionId {quote(native_id)} is not there: {reason}",
+        code="native_session_not_found",
+        resumeSessionId=native_id,
+    )
