@@ -17,6 +17,7 @@ import trio
 from support import acp_agent_path
 from support.real_daemon import Daemon
 from support.rows import check_each
+from support.sampling import WHOLE
 
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -107,6 +108,26 @@ def test_a_killed_daemon_leaves_no_agent_and_its_sessions_go_on_with_nothing_dou
     texts = [one if isinstance(one, str) else one[0]["text"] for one in said]
     assert texts == ["first", "first", "wait for ever", "known", "first | wait for ever | known"]
     assert [kind for kind, *_ in shape(acp, key) if kind == "sessiond/native"] == ["sessiond/native"]
+
+
+@pytest.mark.skipif(not WHOLE, reason="a sweep over the test above: SESSIOND_TESTS=whole")
+def test_a_turn_killed_at_any_of_its_events_is_repeated_by_nobody(acp: Daemon) -> None:
+    key = "agent:main:anywhere"
+    acp.call("sessions.create", key=key)
+    for moment in range(1, 6):
+        with acp.connect() as wire:
+            wire.call("sessions.messages.subscribe", key=key)
+            wire.call("chat.send", sessionKey=key, message="work")
+            for _ in range(moment):
+                while wire.receive().get("method") not in ("session.delta", "session.tool", "session.message"):
+                    pass
+        acp.kill()
+        acp.start()
+        before = [record["id"] for record in acp.records(key)]
+        assert acp.reply(key, "work")["reply"] == "done, option allow_once"
+        kinds = [kind if isinstance(kind, str) else kind[0] for kind in shape(acp, key)[len(before) - 1 :]]
+        own = ["sessiond/run", "user", "sessiond/run", "sessiond/answer", "what is there?", "toolResult"]
+        assert kinds == [*own, "done, option allow_once", "sessiond/native", "sessiond/run"], (moment, kinds)
 
 
 def test_an_aborted_turn_is_cancelled_and_keeps_what_was_said(acp: Daemon) -> None:
