@@ -6,7 +6,7 @@ Counted from the nearest place whose number is known: the beginning of an indexe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from sessiond.sessions.found import Match
@@ -48,47 +48,51 @@ class MatchNumbering:
             with dirfd.closing(fd):
                 if dirfd.inode_of(os.fstat(fd)) != facts.inode:
                     continue
-                for match in [match for match in left if match.counted is not None]:
-                    if self._count_forward(fd, match):
-                        left.remove(match)
-                    yield
+                for counted in sorted({match.counted for match in left if match.counted is not None}):
+                    within = [match for match in left if match.counted == counted]
+                    forward = self._count_joined_forward if session.dialect.joins else self._count_lines_forward
+                    yield from forward(fd, *counted, within)
+                left = [match for match in left if self.number_of(match) is None]
                 back = self._count_joined if session.dialect.joins else self._count_lines
                 yield from back(fd, facts.folded_to, count, left)
 
     def _note(self, match: Match, number: int) -> None:
         self._numbers[match.place[1:]] = number
 
-    def _count_forward(self, fd: int, match: Match) -> bool:
-        """Count from the beginning of the stretch; whether that was possible."""
-        assert match.counted is not None
-        begin, before = match.counted
-        dialect = match.session.dialect
-        if not dialect.joins:
+    def _counter(self, session: Session) -> Callable[[bytes], int]:
+        clean = session.entry.corrupt_records == 0
+        return partial(blocks.count_messages, record_limit=self._limit, clean=clean, dialect=session.dialect)
+
+    def _count_lines_forward(self, fd: int, begin: int, number: int, matches: list[Match]) -> Iterator[None]:
+        """Count from a place before them, where `number` messages stand before."""
+        count = self._counter(matches[0].session)
+        for match in sorted(matches, key=_offset_of):
             data = os.pread(fd, match.end - begin, begin)
-            clean = match.session.entry.corrupt_records == 0
-            self._note(match, before + blocks.count_messages(data, self._limit, dialect=dialect, clean=clean))
-            return len(data) == match.end - begin
-        joiner = ForwardJoiner(fd, self._limit, dialect, place=begin, count=before, is_known=False)
-        for line in transcript.read_lines(
-            fd, begin, self._limit, dialect=dialect, stop=match.session.entry.file.folded_to
-        ):
+            if len(data) < match.end - begin:
+                return
+            number += count(data)
+            begin = match.end
+            self._note(match, number)
+            yield
+
+    def _count_joined_forward(self, fd: int, begin: int, number: int, matches: list[Match]) -> Iterator[None]:
+        session = matches[0].session
+        hits = {match.hit: match for match in matches}
+        stop = session.entry.file.folded_to
+        joiner = ForwardJoiner(fd, self._limit, session.dialect, place=begin, count=number, is_known=False)
+        for read, line in enumerate(transcript.read_lines(fd, begin, self._limit, dialect=session.dialect, stop=stop)):
             _, part_of = joiner.join(line)
-            if line.offset >= match.hit:
+            match = hits.pop(line.offset, None)
+            if match is not None:
                 self._note(match, part_of or joiner.count)
-                return line.offset == match.hit
-        return False
+            if not hits:
+                return
+            if read % _LINES_A_STEP == _LINES_A_STEP - 1:
+                yield
 
     def _count_lines(self, fd: int, end: int, number: int, matches: list[Match]) -> Iterator[None]:
-        if not matches:
-            return
-        session = matches[0].session
-        count = partial(
-            blocks.count_messages,
-            record_limit=self._limit,
-            clean=session.entry.corrupt_records == 0,
-            dialect=session.dialect,
-        )
         waiting = sorted(matches, key=_offset_of)
+        count = self._counter(matches[0].session) if matches else len
         while waiting and end > 0:
             block = blocks.read_block_before(fd, end, self._limit, size=self._block)
             if block is None:

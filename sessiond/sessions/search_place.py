@@ -102,6 +102,9 @@ class SearchPlace:
 
     def pass_block(self, block: blocks.Block) -> None:
         """The lines of a block were looked at: what is left stands before them."""
+        if len(self._left) == 1 and block.start <= self._left[0].begin:
+            self._left.clear()
+            return
         begin, stamp = self._first_message(block)
         self._cut_at(begin if block.start > self._left[-1].begin else block.start)
         if stamp is not None:

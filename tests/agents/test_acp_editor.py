@@ -89,9 +89,7 @@ def stop_reasons(frames: list[dict[str, Any]]) -> list[str]:
     return [result["stopReason"] for result in results if "stopReason" in result]
 
 
-def test_acpx_makes_lists_loads_prompts_and_cancels(
-    editor: Acpx, daemon: Daemon, acp_schema: dict[str, Any]
-) -> None:
+def test_acpx_makes_lists_loads_prompts_and_cancels(editor: Acpx, daemon: Daemon, acp_schema: dict[str, Any]) -> None:
     [made] = editor.run("sessions", "new")
     session = made["acpxSessionId"]
     turn = editor.run("prompt", "work")

@@ -69,6 +69,14 @@ class Agentsview:
             return 0
         return int(json.load(answer)["total"])
 
+    def search(self, word: str) -> tuple[float, int]:
+        """How long one search for a word took in seconds, and how many results it gave."""
+        began = time.perf_counter()
+        answer = json.load(self._get(f"search?limit=50&q={word}"))
+        took = time.perf_counter() - began
+        results = answer.get("results") or answer.get("items") or []
+        return took, len(results)
+
     @contextmanager
     def watch(self, session: str) -> Iterator[queue.Queue[float]]:
         """The moments at which it says that a session has changed."""
