@@ -58,9 +58,17 @@ class BlockCutter:
     """
 
     def __init__(
-        self, fd: int, dialect: TranscriptDialect, record_limit: int, *, begin: int, stop: int, messages: int
+        self,
+        fd: int,
+        dialect: TranscriptDialect,
+        record_limit: int,
+        *,
+        begin: int,
+        stop: int,
+        messages: int,
+        block_chars: int = BLOCK_CHARS,
     ) -> None:
-        self._fd, self._dialect, self._stop = fd, dialect, stop
+        self._fd, self._dialect, self._stop, self._block_chars = fd, dialect, stop, block_chars
         self._tail = Tail(begin, record_limit)
         self._count = _MessageCount(fd, dialect, record_limit, begin, messages)
         self.place, self.messages = begin, messages
@@ -96,7 +104,7 @@ class BlockCutter:
         shown = [one for one in messages_in(record) if one.message is not None]
         text = "\n".join(text_of(one.message or b"", "\n") for one in shown)
         if text:
-            is_long = self._chars + len(text) > BLOCK_CHARS or end - self._begin > BLOCK_BYTES
+            is_long = self._chars + len(text) > self._block_chars or end - self._begin > BLOCK_BYTES
             if self._texts and is_long:
                 block = self._close_block()
                 self.place, self.messages = begin, self._count.messages
