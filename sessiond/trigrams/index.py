@@ -53,13 +53,20 @@ class IndexStatus(msgspec.Struct, frozen=True):
 
 class TrigramIndex:
     """`settings` gives the current configuration; `reconfigure` is called when it has changed. `is_settled` says
-    whether all sessions are known by now, so that what the index has of others does not count any more.
+    whether all sessions are known by now, so that what the index has of others does not count any more, `is_possible`
+    whether this SQLite can make an index.
     """
 
     def __init__(
-        self, store: SessionStore, settings: Callable[[], SearchConfig], *, is_settled: Callable[[], bool]
+        self,
+        store: SessionStore,
+        settings: Callable[[], SearchConfig],
+        *,
+        is_settled: Callable[[], bool],
+        is_possible: Callable[[], bool] = database.has_trigrams,
     ) -> None:
         self._store, self._settings, self._is_settled = store, settings, is_settled
+        self._is_possible = is_possible
         self._files = IndexFiles(store.root_fd, store.path, store.record_limit)
         self._run_sync = own_threads(1)
         self._is_supported, self._is_stopping = True, False
@@ -150,7 +157,7 @@ class TrigramIndex:
     async def run(self) -> None:
         """Keep it up to date, until cancelled."""
         self._token = trio.lowlevel.current_trio_token()
-        self._is_supported = await self._run_sync(database.has_trigrams)
+        self._is_supported = await self._run_sync(self._is_possible)
         self._store.catalog.watcher = self
         try:
             async with trio.open_nursery() as nursery:

@@ -51,18 +51,20 @@ def write_session(
 
 
 @asynccontextmanager
-async def opened_store(folder: Path) -> AsyncIterator[SessionStore]:
+async def opened_store(folder: Path, record_limit: int = RECORD_LIMIT) -> AsyncIterator[SessionStore]:
     """The store, which folds what is appended."""
     async with open_store(
-        folder, listener=lambda: FoldingListener(store), durable=False, record_limit=RECORD_LIMIT, rules=KeyRules()
+        folder, listener=lambda: FoldingListener(store), durable=False, record_limit=record_limit, rules=KeyRules()
     ) as store:
         yield store
 
 
 @asynccontextmanager
-async def running_index(store: SessionStore, settings: SearchConfig = BUSY) -> AsyncIterator[TrigramIndex]:
+async def running_index(
+    store: SessionStore, settings: Callable[[], SearchConfig] = lambda: BUSY, **more: Any
+) -> AsyncIterator[TrigramIndex]:
     """The index of a store at work."""
-    index = TrigramIndex(store, lambda: settings, is_settled=lambda: True)
+    index = TrigramIndex(store, settings, is_settled=lambda: True, **more)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(index.run)
         yield index

@@ -3,29 +3,41 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import sqlite3
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.indexed_store import (
+    BUSY,
     FILLER,
+    RECORD_LIMIT,
     T,
     find_missed,
     message,
     opened_store,
     running_index,
     wait_ready,
+    wait_until,
     write_session,
 )
+from support.rows import check_each
 from support.sampling import amount
 
+from sessiond.config.settings import SearchConfig
 from sessiond.model.case import fold_case
+from sessiond.store import folding
+from sessiond.store.checks import Finding
 from sessiond.store.store import Message, SessionStore
+from sessiond.trigrams.coverage import REST_S
 from sessiond.trigrams.index import TrigramIndex
 
 INDEX = Path("cache", "search.sqlite")
@@ -172,3 +184,143 @@ async def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path)
         file.write(json.dumps(message("platypus " + FILLER)) + "\n")
     assert await find_blocks(tmp_path) == {"s0": 1, "s1": 1, "s2": 0}
     assert (tmp_path / INDEX).stat().st_ino == look.st_ino
+
+
+async def test_another_version_or_limit_begins_again(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    expected = await find_blocks(tmp_path)
+    first = (tmp_path / INDEX).stat().st_ino
+    # Lines over the limit are not searched; with a higher limit some may be that are not in the index.
+    async with opened_store(tmp_path, RECORD_LIMIT + 1) as store, running_index(store) as index:
+        await wait_ready(index)
+        assert count_blocks(store, index) == expected
+    async with opened_store(tmp_path, RECORD_LIMIT + 1) as store, running_index(store) as index:
+        await wait_ready(index)
+        assert index.status.indexed_bytes == index.status.total_bytes
+    assert (tmp_path / INDEX).stat().st_ino != first
+
+
+async def test_it_sleeps_when_it_is_ready_and_a_short_addition_rests(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    async with opened_store(tmp_path) as store, running_index(store) as index:
+        await wait_ready(index)
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == inf
+        await store.append(store.catalog.by_id["s0"], [Message(message("a platypus")["message"])])
+        await trio.testing.wait_all_tasks_blocked()
+        assert 0 < trio.lowlevel.current_statistics().seconds_to_next_deadline <= REST_S
+        assert index.status.state == "ready"
+        assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
+        long = [Message(message("a platypus " + FILLER)["message"])] * 20
+        await store.append(store.catalog.by_id["s0"], long)
+        await wait_until(lambda: index.status.indexed_bytes == index.status.total_bytes)
+        assert count_blocks(store, index)["s0"] > 1
+
+
+async def test_the_configuration_takes_it_away_and_brings_it_back(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    config = BUSY
+    async with opened_store(tmp_path) as store, running_index(store, lambda: config) as index:
+        await wait_ready(index)
+        assert index.findings() == [Finding("ok", "search", "all is indexed")]
+        config = SearchConfig(index=False)
+        index.reconfigure()
+        await wait_until(lambda: not (tmp_path / INDEX).exists())
+        assert (index.status.state, index.status.indexed_bytes) == ("off", 0)
+        assert [finding.what for finding in index.findings()] == [
+            "there is no index, as it is configured: a search reads every transcript"
+        ]
+        assert not index.narrow("platypus", store.catalog.by_id.values()).is_narrowed
+        config = BUSY
+        index.reconfigure()
+        await wait_until((tmp_path / INDEX).exists)
+        await wait_ready(index)
+        assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
+    assert not list((tmp_path / "cache").glob("search.sqlite-*"))
+
+
+async def test_without_trigrams_doctor_says_why_searches_are_slow(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    async with opened_store(tmp_path) as store, running_index(store, is_possible=lambda: False) as index:
+        await wait_until(lambda: index.status.state == "unsupported")
+        (finding,) = index.findings()
+        assert finding.level == "warn"
+        assert "has no trigrams (FTS5): a search reads every transcript" in finding.what
+        assert not index.narrow("platypus", store.catalog.by_id.values()).is_narrowed
+    assert not (tmp_path / INDEX).exists()
+
+
+async def test_a_full_disk_is_told_and_what_is_indexed_is_used(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    await find_blocks(tmp_path)
+    for number in range(3, 6):
+        write_session(tmp_path, f"s{number}", [message(f"{place} {number} " + FILLER) for place in range(60)])
+    async with opened_store(tmp_path) as store:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / INDEX).stat().st_size // 8, hard))
+        try:
+            async with running_index(store) as index:
+                await wait_until(lambda: index.findings()[0].level == "warn")
+                assert index.findings()[0].what.startswith("the index is not kept up to date: ")
+                assert index.status.state == "building"
+                found = count_blocks(store, index)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found == {"s0": 0, "s1": 1, "s2": 0, "s3": 0, "s4": 0, "s5": 0}
+    assert (await find_blocks(tmp_path)) == found
+
+
+async def test_a_worn_index_is_built_anew_beside_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = Random(1)
+    big = [" ".join(f"{noise.getrandbits(40):x}" for _ in range(5000)) for _ in range(50)]
+    write_session(tmp_path, "s0", [message(text, T + at) for at, text in enumerate(big)])
+    async with opened_store(tmp_path) as store, running_index(store) as index:
+        await wait_ready(index)
+        first = (tmp_path / INDEX).stat().st_ino
+        write_session(tmp_path, "s0", [message(text + " platypus", T + at) for at, text in enumerate(big)])
+        session = store.catalog.by_id["s0"]
+        got = folding.read_on(session.folder, session.entry, session.file_name, RECORD_LIMIT)
+        session.epoch += 1
+        store.catalog.replace(session, got.entry)
+        await wait_until(lambda: (tmp_path / INDEX).exists() and (tmp_path / INDEX).stat().st_ino != first)
+        await wait_ready(index)
+        assert count_blocks(store, index)["s0"] == len(big)
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["search.sqlite"]
+    assert "begun again" not in capsys.readouterr().out
+
+
+async def test_an_archived_session_is_not_indexed_again(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    async with opened_store(tmp_path) as store, running_index(store) as index:
+        await wait_ready(index)
+        before = index.status
+        await store.archive(store.catalog.by_id["s1"])
+        await wait_until(lambda: index.status == before)
+        assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
+    with contextlib.closing(sqlite3.connect(tmp_path / INDEX)) as connection:
+        assert connection.execute("select count(*), max(id) from files").fetchone() == (3, 3)
+
+
+@check_each("changed", ["rewritten in place", "cut", "another file", "touched", "grown"])
+async def test_what_happened_to_a_file_while_nobody_looked(tmp_path: Path, changed: str) -> None:
+    write_some(tmp_path)
+    await find_blocks(tmp_path)
+    path = tmp_path / "agents/main/sessions/s0.jsonl"
+    data = path.read_bytes().replace(b"number 0 20", b"a platypus ")
+    look = path.stat()
+    match changed:
+        case "rewritten in place":
+            with path.open("r+b") as file:
+                file.write(data)
+        case "cut":
+            os.truncate(path, len(data) - len(data.splitlines(keepends=True)[-1]))
+        case "another file":
+            path.unlink()
+            path.write_bytes(data)
+        case "touched":
+            os.utime(path, ns=(look.st_atime_ns, look.st_mtime_ns + 1000))
+        case "grown":
+            with path.open("ab") as file:
+                file.write(json.dumps(message("platypus " + FILLER)).encode() + b"\n")
+    found = await find_blocks(tmp_path)
+    assert (found["s0"] > 0) == (b"platypus" in path.read_bytes())
