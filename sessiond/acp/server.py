@@ -55,12 +55,12 @@ class AcpServer:
     ) -> None:
         self._connect, self._agent, self._write, self._say = connect, agent, write, say
         self._client = connect()
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Condition()  # guards what follows; notified of each answer
         self._lanes: dict[str, SessionLane] = {}
         self._in_flight: set[FrameId] = set()
         self._count = 0  # of requests in flight, those with the id null too
+        self._prompt_count = 0  # of those, prompts
         self._said: set[str] = set()
-        self._threads: set[threading.Thread] = set()
 
     def connect(self) -> None:
         """Connect to the daemon. ClientError."""
@@ -87,11 +87,9 @@ class AcpServer:
                 pass  # answers: nothing is asked of the editor yet
 
     def finish(self) -> None:
-        """Give requests that do not wait LAST_ANSWERS_S to be answered."""
+        """Give requests but prompts LAST_ANSWERS_S to be answered."""
         with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(LAST_ANSWERS_S)
+            self._lock.wait_for(lambda: self._count == self._prompt_count, LAST_ANSWERS_S)
 
     def _take_request(self, request: EditorRequest) -> None:
         with self._lock:
@@ -99,6 +97,7 @@ class AcpServer:
             is_full = self._count >= MAX_REQUESTS
             if not is_doubled and not is_full:
                 self._count += 1
+                self._prompt_count += request.method == "session/prompt"
                 self._in_flight.add(request.id)
         if is_doubled:
             self._write(frames.refuse(None, frames.INVALID_REQUEST, "a request with this id is being answered"))
@@ -145,15 +144,7 @@ class AcpServer:
             lane.cancel()
 
     def _begin(self, request: EditorRequest, make: Answer) -> None:
-        def work() -> None:
-            self.answer(request, make)
-            with self._lock:
-                self._threads.discard(thread)
-
-        thread = threading.Thread(target=work, daemon=True)
-        with self._lock:
-            self._threads.add(thread)
-        thread.start()
+        threading.Thread(target=self.answer, args=(request, make), daemon=True).start()
 
     def answer(self, request: EditorRequest, make: Answer) -> None:
         """Answer a request with what `make` returns, or with its error."""
@@ -167,9 +158,12 @@ class AcpServer:
             line = frames.refuse(request.id, frames.INTERNAL_ERROR, text)
         # Removed first: the editor may use the id again as soon as it has the answer.
         with self._lock:
-            self._count -= 1
             self._in_flight.discard(request.id)
         self._write(line)
+        with self._lock:
+            self._count -= 1
+            self._prompt_count -= request.method == "session/prompt"
+            self._lock.notify_all()
 
     def open_session(self, name: str, session_id: str) -> OpenedSession:
         """The session that `name` names, for the editor's `session_id`. ClientError if there is none."""

@@ -23,7 +23,7 @@ _KIND_WORDS = (
     ("delete", {"delete", "remove", "rm"}),
     ("move", {"move", "rename", "mv"}),
     ("search", {"grep", "glob", "search", "find", "list", "ls"}),
-    ("read", {"read", "view", "cat", "open", "history"}),
+    ("read", {"read", "view", "cat", "history"}),
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of webFetch, web_fetch, WEB_FETCH
 # Arguments that say what a call is about, in the order in which they are looked for.
@@ -32,11 +32,12 @@ _TELLING = ("command", "cmd", *_PATHS, "pattern", "query", "url", "description")
 
 
 class _KnownCall:
-    __slots__ = ("acp_id", "is_over", "is_stored", "said", "shown_end")
+    __slots__ = ("acp_id", "facts", "is_over", "is_stored", "said", "shown_end")
 
     def __init__(self, acp_id: str) -> None:
         self.acp_id = acp_id
         self.said: Update = {}  # what it is about, as it was shown
+        self.facts: Update = {}  # of that, what the agent has said in the protocol's own words
         self.is_stored = False  # its message has come
         self.is_over = False  # its stored result has come
         self.shown_end: Update | None = None  # how its end was shown last
@@ -56,9 +57,10 @@ class ToolCalls:
         known = self._known.get(call_id)
         if known is not None and not known.is_stored:  # it was shown when it began
             known.is_stored = True
-            said = _describe(name, arguments, block)
-            is_new = said != known.said
-            return [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, **said}] if is_new else []
+            # What the agent itself has called it, it is called.
+            said = {**_describe(name, arguments, block), **known.facts}
+            new = {field: value for field, value in said.items() if known.said.get(field) != value}
+            return [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, **new}] if new else []
         known = self._begin(call_id)
         known.is_stored = True
         return [self._show_call(known, _describe(name, arguments, block), "pending")]
@@ -93,6 +95,7 @@ class ToolCalls:
             return []
         if known is None or has_ended:
             known = self._begin(call_id)
+            known.facts = _known_facts(event)
             updates = [self._show_call(known, _describe(name, event.get("args"), event), "in_progress")]
         elif phase == "start":
             updates = [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, "status": "in_progress"}]
@@ -180,6 +183,8 @@ def _title(name: str, arguments: Any) -> str:
 
 
 def _kind(name: str) -> str:
+    if name in KINDS:
+        return name
     found = {word.lower() for word in _WORD.findall(name[:MAX_TITLE_CHARS])}
     return next((kind for kind, words in _KIND_WORDS if found & words), "other")
 

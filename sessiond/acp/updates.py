@@ -34,7 +34,7 @@ class SessionUpdates:
         # Live text is shown from the beginning of a message on, and only while none of it was missed.
         self._missed_some = True
         self._run_id: object = None
-        self._streamed = ""
+        self._streamed: list[str] = []  # pieces, because a text that grows by each would be copied each time
         self._count = 0  # of messages that came live; part of their ids
 
     def end_replay(self) -> None:
@@ -55,7 +55,7 @@ class SessionUpdates:
 
     def end_turn(self) -> list[Update]:
         """What is left to be said when a run has ended."""
-        self._streamed = ""
+        self._streamed.clear()
         return self._calls.fail_open()
 
     def take(self, event: Event) -> list[Update]:
@@ -79,8 +79,8 @@ class SessionUpdates:
         if not isinstance(text, str) or not text:
             return []
         if event.get("runId") != self._run_id:
-            self._run_id, self._streamed = event.get("runId"), ""
-        self._streamed += text
+            self._run_id, self._streamed = event.get("runId"), []
+        self._streamed.append(text)
         return _chunks("agent_message_chunk", _text_block(text), self._live_id())
 
     def _live_id(self) -> str:
@@ -123,7 +123,8 @@ class SessionUpdates:
                 updates += _chunks("agent_thought_chunk", _text_block(thought), shown_id) if thought else []
                 continue
             if new.get("type") == "text" and self._streamed:
-                rest, self._streamed = _after_live(self._streamed, _text(new.get("text")))
+                rest, later = _after_live("".join(self._streamed), _text(new.get("text")))
+                self._streamed = [later] if later else []
                 new = _text_block(rest)
             content = _content(new)
             updates += _chunks("agent_message_chunk", content, shown_id) if content else []

@@ -62,9 +62,12 @@ def test_any_bytes_are_answered_or_refused_and_what_follows_is_answered(daemon: 
         listed = editor.ask(LIST)
         check_frame(listed, "session/list")
         assert (listed["id"], listed["result"]) == (None, {"sessions": []})
-        editor.write(LIST.strip())  # without an end of the line
+        # What was asked before the end of the input is answered, but for prompts.
+        made = editor.call("session/new", cwd=str(daemon.folder), mcpServers=[])["sessionId"]
+        load = {"sessionId": made, "cwd": "/", "mcpServers": []}
+        editor.write(json.dumps({"id": "last", "method": "session/load", "params": load}).encode())
         assert editor.end() == 0
-        assert editor.next_line() == listed
+        assert editor.next_line()["id"] == "last"
 
 
 def test_a_request_id_serves_again_once_it_was_answered_and_not_before(daemon: Daemon, tmp_path: Path) -> None:

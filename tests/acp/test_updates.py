@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -128,6 +129,14 @@ def test_live_pieces_and_the_message_give_its_text_once(words: str, cuts: list[i
     assert "".join(one["content"]["text"] for one in found) == words
 
 
+def test_a_long_text_in_many_pieces_costs_no_more_than_its_length() -> None:
+    updates, piece, began = live(), "x" * 1000, time.process_time()
+    for _ in range(20_000):
+        updates.take(delta(piece))
+    assert updates.take(said("assistant", 20_000 * piece)) == []
+    assert time.process_time() - began < 20  # a copy of the text for each piece takes minutes
+
+
 def test_live_text_is_shown_from_the_beginning_of_a_message_only() -> None:
     updates = SessionUpdates()
     updates.end_replay()  # opened while the agent was writing
@@ -164,7 +173,13 @@ def test_a_turn_with_live_tools_shows_each_step_once() -> None:
     updates = live()
     assert shown(updates, tool("start")) == [("tool_call", "c1", "in_progress")]
     [more] = updates.take(said("assistant", [call("c1", command="ls")], "m4"))
-    assert (more["sessionUpdate"], more["title"]) == ("tool_call_update", "bash ls")
+    assert more == {
+        "sessionUpdate": "tool_call_update", "toolCallId": "c1", "title": "bash ls", "rawInput": {"command": "ls"}
+    }  # fmt: skip
+    # An agent that speaks the protocol itself has called it otherwise.
+    updates.take(tool("start", "c2", "execute", title="List", kind="search"))
+    [more] = updates.take(said("assistant", [call("c2", "execute", command="ls")], "m5"))
+    assert more == {"sessionUpdate": "tool_call_update", "toolCallId": "c2", "rawInput": {"command": "ls"}}
 
 
 def test_long_texts_come_in_chunks_that_every_client_can_read() -> None:
@@ -257,6 +272,7 @@ def test_an_own_prompt_is_known_where_its_secrets_are_masked(text: str, is_own: 
         (call(name="Read", file_path="/w/a.py"), ("Read /w/a.py", "read", "/w/a.py")),
         (call(name="str_replace_editor", path="a.py"), ("str_replace_editor a.py", "edit", None)),
         (call(name="WebFetch", url="https://x"), ("WebFetch https://x", "fetch", None)),
+        (call(name="execute", command="ls"), ("execute ls", "execute", None)),
         (call(name="TodoWrite"), ("TodoWrite", "think", None)),
         (call(name="frobnicate"), ("frobnicate", "other", None)),
         ({"type": "toolCall"}, ("tool", "other", None)),
