@@ -9,23 +9,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import structlog
 import trio
 
 from sessiond.events.delayed_retry import DelayedRetry
+from sessiond.events.other_indexes import OtherIndexes
 from sessiond.events.watch import Watcher
 from sessiond.events.watch_backend import NameChanged, NameGone, Rescan
 from sessiond.model.entry import Entry
-from sessiond.store import folding, index, layout, scan
+from sessiond.store import folding, layout, scan
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.presence import exists, is_at
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.feed")
-Foreign = dict[str, dict[str, Any]]
 
 
 class FolderListener(Protocol):
@@ -56,7 +56,7 @@ class Folders:
         self._twins: dict[tuple[str, str], Session] = {}
         # Sessions whose file was removed, while a run still refers to them: it goes on if the file comes back.
         self._removed: WeakValueDictionary[tuple[str, str], Session] = WeakValueDictionary()
-        self._indexes: dict[str, tuple[tuple[int, ...], index.Index]] = {}
+        self._indexes = OtherIndexes(lambda: store.settings)
         self._retired: list[Folder] = []
         self._adopt_lock = trio.Lock()
         # By (agent id, file name). An empty name is the folder itself, an empty agent id everything.
@@ -134,7 +134,7 @@ class Folders:
 
         def read() -> Entry:
             found = scan.read_session(
-                folder, name, session.entry, self._foreign_rows(folder), self._store.settings, problems=[]
+                folder, name, session.entry, self._indexes.rows(folder), self._store.settings, problems=[]
             )
             if found is not None:
                 return found.entry
@@ -214,8 +214,8 @@ class Folders:
         problems: list[scan.Problem] = []
 
         def read() -> Session | None:
-            foreign = self._foreign_rows(folder)
-            return scan.read_session(folder, name, None, foreign, self._store.settings, problems=problems)
+            rows = self._indexes.rows(folder)
+            return scan.read_session(folder, name, None, rows, self._store.settings, problems=problems)
 
         try:
             # One at a time: two concurrent calls would adopt the same file twice.
@@ -269,33 +269,10 @@ class Folders:
         if holder is not None and _is_renamed(holder, read) and not exists(holder.folder.fd, holder.file_name):
             self._drop(holder)
 
-    def _foreign_rows(self, folder: Folder) -> Foreign | None:
-        """The rows of another program's index, None where it cannot be read yet. Cached, for many files that appear
-        together.
-        """
-        try:
-            look = os.stat(layout.INDEX, dir_fd=folder.fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return {}
-        mark = (look.st_ino, look.st_mtime_ns, look.st_size)
-        known = self._indexes.get(folder.agent_id)
-        if known is None or known[0] != mark or known[1].unread:
-            known = self._indexes[folder.agent_id] = mark, index.load(folder.fd)
-            folder.has_torn_index = known[1].torn
-        return scan.foreign_of(known[1], folder, self._store.settings)
-
     async def _read_index(self, folder: Folder) -> None:
         """Read an index that could not be read at the start, for the sessions that only it knows."""
-        problems: list[scan.Problem] = []
-
-        def read() -> list[Session]:
-            foreign = self._foreign_rows(folder)
-            if foreign is None:
-                raise scan.IndexUnknown(layout.INDEX)
-            return scan.create_settings_only_sessions(folder, foreign, self._store.settings, problems)
-
         async with self._adopt_lock:
-            found: list[Session] = await self._store.run_for_feed(read)
+            found: list[Session] = await self._store.run_for_feed(self._indexes.read_sessions, folder, [])
             folder.waiting.discard(layout.INDEX)
             folder.dirty = True
             for session in found:

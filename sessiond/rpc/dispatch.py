@@ -47,6 +47,7 @@ from sessiond.rpc.params import cancelled_id, decode_params, take_meta
 from sessiond.rpc.parsed_message import ParsedMessage, parse_message
 from sessiond.rpc.peer import Peer
 from sessiond.rpc.pending import PendingRequest, PreparedMethod, PromisedRequest
+from sessiond.rpc.readiness import Readiness
 from sessiond.tasks import run_in_thread
 
 S = TypeVar("S")
@@ -78,9 +79,7 @@ class Dispatcher(Generic[S]):
         self.services = services
         self.limits = limits
         self.stopping = False
-        # None when there is nothing to wait for any more.
-        self._ready = ready
-        self._waiting: dict[PendingRequest, None] = {}
+        self._readiness = Readiness(ready)
         self.budgets = budgets or Budgets()
         self.pace = Pace()
         # Runs what takes long in a worker thread; OSError where there is none.
@@ -97,8 +96,7 @@ class Dispatcher(Generic[S]):
     def stop(self) -> None:
         """Refuse all further requests, and those that wait until the daemon is ready, which it will not be."""
         self.stopping = True
-        for pending in list(self._waiting):
-            pending.cancel(_stopping_error())
+        self._readiness.cancel_all(_stopping_error())
 
     def accept(self, peer: Peer, message: bytes) -> None:
         """Handle one message of `peer` (JSON text without surrounding white space) that is no batch; never raises.
@@ -209,7 +207,7 @@ class Dispatcher(Generic[S]):
             params, meta = take_meta(params)
             caller = peer.caller_for(meta) if meta is not None else caller
         self._admit(peer, caller, route.method)
-        must_wait = self._ready is not None and self._has_to_wait(peer, route.method)
+        must_wait = self._readiness.ready is not None and self._readiness.must_wait(peer, route.method)
         if route.waits or must_wait:
             self._check_in_flight(peer)
         decoded = decode_params(route.decoder, params) if parsed.params is None else parsed.params
@@ -246,10 +244,10 @@ class Dispatcher(Generic[S]):
         try:
             pending.turn = pending.context.turn = turn
             if must_wait:
-                self._waiting[pending] = None
+                self._readiness.waiting[pending] = None
             peer.start(pending, self._run, before_auth=pending.route.method.before_auth)
         except BaseException:
-            self._waiting.pop(pending, None)
+            self._readiness.waiting.pop(pending, None)
             if turn is not None:
                 turn.end()
             raise
@@ -262,31 +260,20 @@ class Dispatcher(Generic[S]):
                 value=self.limits.max_in_flight,
             )
 
-    def _has_to_wait(self, peer: Peer, method: Method) -> bool:
-        """Whether a request has to wait until the daemon is ready, or behind one of its connection that still does."""
-        assert self._ready is not None
-        if self._ready.is_set() and not self._waiting:
-            self._ready = None
-        elif not method.before_ready:
-            return not self._ready.is_set() or any(one.context.peer is peer for one in self._waiting)
-        return False
-
     async def _wait_to_begin(self, pending: PendingRequest) -> None:
         """Wait for the daemon to be ready, for earlier requests of the connection, then for a turn of the loop.
 
         That turn comes last, or all that waited for one event would begin in one. Who waited is admitted again.
         """
         context = pending.context
-        waits = pending in self._waiting
-        if waits and self._ready is not None:
-            await self._ready.wait()
+        waits = await self._readiness.wait(pending)
         if pending.turn is not None:
             await pending.turn.wait()
         if context.caller.kind != "owner" and pending.work is None:
             await self.pace.turn()
         if not waits:
             return
-        del self._waiting[pending]
+        del self._readiness.waiting[pending]
         if pending.turn is not None and not pending.route.method.ordered:
             pending.turn.end()  # the next one begins in another turn of the loop, so after this one
         # Meanwhile its token may have expired, or the run of its `_meta` have ended.
@@ -337,7 +324,7 @@ class Dispatcher(Generic[S]):
         except Exception as error:  # noqa: BLE001
             answer = self._fault_answer(pending.route.method.name, request_id, error)
         finally:
-            self._waiting.pop(pending, None)
+            self._readiness.waiting.pop(pending, None)
             if pending.turn is not None:
                 pending.turn.end()
             context.require_peer().request_finished(pending)

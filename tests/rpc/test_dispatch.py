@@ -568,7 +568,7 @@ async def test_requests_that_waited_for_the_daemon_do_not_all_begin_in_one_turn_
             nursery.start_soon(serve, ours)
             await theirs.send_all(b'{"jsonrpc":"2.0","id":1,"method":"note"}\n')
         with trio.fail_after(PATIENCE_S):
-            while len(dispatcher._waiting) < 10:  # noqa: ASYNC110 - the sockets have a part in it
+            while len(dispatcher._readiness.waiting) < 10:  # noqa: ASYNC110 - the sockets have a part in it
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked()
             ready.set()
@@ -591,4 +591,4 @@ async def test_a_request_whose_task_cannot_be_started_blocks_none_behind_it(conn
         await client.ended.wait()  # no task can be started in its nursery any more
         client.dispatcher.accept(client.peer, b'{"jsonrpc":"2.0","id":1,"method":"refused_in_line"}')
         assert [what for what, _ in client.services.faults] == ["refused_in_line"]
-        assert not client.peer.has_open_turns and not client.peer.pending and not client.dispatcher._waiting
+        assert not client.peer.has_open_turns and not client.peer.pending and not client.dispatcher._readiness.waiting
