@@ -1,14 +1,6 @@
 /**
- * The daemon, as the page talks to it: calls, and streams of events that go on after a lost connection or a restart of
- * the daemon without losing or doubling anything. Knows no DOM; its tests run under Node.
- *
- * @typedef {import("./followed-session.js").MessageEvent} MessageEvent
- * @typedef {import("./followed-session.js").ResyncEvent} ResyncEvent
- * @typedef {"list" | "read" | "send" | "spawn" | "answer" | "admin"} Scope
- * @typedef {"connecting" | "live" | "reconnecting" | "away" | "refused"} State  `refused`: the token is over
- * @typedef {{sessionKey: string, phase: string, reason?: string, row?: Record<string, any>}} ChangedEvent
- * @typedef {typeof globalThis.fetch} Fetch
- * @typedef {Pick<Storage, "getItem" | "setItem" | "removeItem">} TokenStorage
+ * @file The daemon, as the page talks to it: calls, and streams that go on after a lost connection or a restart without
+ * losing or doubling anything. Knows no DOM.
  */
 
 import { CallError, callErrorOf } from "./call-error.js";
@@ -28,7 +20,7 @@ export class Client extends EventTarget {
   server = { name: "", version: "" };
   /** @type {Record<string, number>} */
   limits = {};
-  /** @type {State} */
+  /** @type {ConnectionState} */
   #state = "connecting";
   #token = "";
   #base;
@@ -36,7 +28,7 @@ export class Client extends EventTarget {
   #storage;
   #streams;
 
-  /** @param {{fetch?: Fetch, storage?: TokenStorage, base?: string, awayMs?: number}} [options] */
+  /** @param {ClientOptions} [options] */
   constructor({ fetch, storage = globalThis.sessionStorage, base = "", awayMs = AWAY_MS } = {}) {
     super();
     this.#fetch = fetch ?? globalThis.fetch.bind(globalThis);
@@ -49,16 +41,12 @@ export class Client extends EventTarget {
     );
   }
 
-  /** Event `state` at each change. @returns {State} */
+  /** Event `state` at each change. */
   get state() {
     return this.#state;
   }
 
-  /**
-   * Trade the one-time code for a token, or take the one that is stored, and ask who one is with it.
-   * Rejects with `unauthenticated` where there is none, or it is over.
-   * @param {string} [code]
-   */
+  /** Trade the one-time code for a token, or take the stored one. Rejects where it is over. @param {string} [code] */
   async open(code) {
     if (code) {
       const traded = await this.#post("/page/token", { code });
@@ -76,15 +64,12 @@ export class Client extends EventTarget {
     this.caller = { ...hello.caller, expiresAt: stored.expiresAt };
   }
 
-  /**
-   * Whether the token permits it.
-   * @param {Scope} scope
-   */
+  /** @param {Scope} scope */
   may(scope) {
     return this.caller.scopes.includes(scope) || this.caller.scopes.includes("admin");
   }
 
-  /** Try again now, where a delay is waited for. */
+  /** Try again now. */
   retry() {
     this.#streams.retry();
   }
@@ -94,7 +79,6 @@ export class Client extends EventTarget {
     this.#streams.pause();
   }
 
-  /** Follow again what was followed before `pause`, without a gap. */
   resume() {
     this.#streams.resume();
   }
@@ -112,8 +96,7 @@ export class Client extends EventTarget {
   }
 
   /**
-   * The result of a method. Rejects with CallError; of type `away` where the daemon does not answer. What does no harm
-   * twice is repeated for some seconds then.
+   * The result of a method. Where the daemon does not answer, what does no harm twice is repeated for some seconds.
    * @param {string} method
    * @param {Record<string, unknown>} [params]
    * @param {{signal?: AbortSignal}} [options]
@@ -135,10 +118,9 @@ export class Client extends EventTarget {
   }
 
   /**
-   * Follow the rows of all sessions. `onFresh` is called when nothing is missed from now on, the first time and after
-   * each gap: list them anew in it. Changes wait until it has ended. Returns what ends it.
-   * @param {{onChanged: (event: ChangedEvent) => void, onFresh: () => unknown, onError?: (error: CallError) => void}} on
-   * @returns {() => void}
+   * Follow the rows of all sessions; returns what ends it. `onFresh` is called when nothing is missed from now on, at
+   * first and after each gap: list them anew in it.
+   * @param {SessionsFollower} follower
    */
   followSessions({ onChanged, onFresh, onError }) {
     return this.#streams.follow({
@@ -153,15 +135,10 @@ export class Client extends EventTarget {
   }
 
   /**
-   * Follow the messages of a session behind a cursor. A message whose `grown` is true replaces the one with its
-   * `messageId`. Returns what ends it.
+   * Follow the messages of a session behind a cursor; returns what ends it.
    * @param {string} key
    * @param {string} cursor
-   * @param {{onMessage: (event: MessageEvent & {grown: boolean}) => void,
-   *   onDelta?: (event: {sessionKey: string, runId: string, text: string, omitted?: {bytes: number}}) => void,
-   *   onTool?: (event: Record<string, any>) => void, onResync?: (event: ResyncEvent) => void,
-   *   onError?: (error: CallError) => void}} on
-   * @returns {() => void}
+   * @param {SessionFollower} follower
    */
   followSession(key, cursor, { onMessage, onDelta, onTool, onResync, onError }) {
     const followed = new FollowedSession(cursor);
@@ -187,13 +164,13 @@ export class Client extends EventTarget {
    * @param {string} key
    * @param {string} cursor
    * @param {number} limit
-   * @returns {Promise<MessageEvent[]>}
+   * @returns {Promise<ArrivedMessage[]>}
    */
   async readForward(key, cursor, limit) {
     const newest = await this.call("chat.history", { sessionKey: key, limit: 1 });
     const end = Math.max(...newest.positions.map((/** @type {{cursor: string}} */ one) => offsetOf(one.cursor)), -1);
     if (end <= offsetOf(cursor)) return [];
-    /** @type {Map<string | number, MessageEvent>} */
+    /** @type {Map<string | number, ArrivedMessage>} */
     const found = new Map();
     return new Promise((resolve, reject) => {
       const settle = () => {
@@ -229,7 +206,7 @@ export class Client extends EventTarget {
   }
 
   /**
-   * A response that is no error. Rejects with CallError, or with the reason of the signal.
+   * A response that is no error.
    * @param {string} path
    * @param {RequestInit} init
    */
@@ -260,7 +237,7 @@ export class Client extends EventTarget {
     throw error;
   }
 
-  /** @param {State} state */
+  /** @param {ConnectionState} state */
   #become(state) {
     if (state === this.#state || (this.#state === "refused" && !this.#token)) return;
     this.#state = state;

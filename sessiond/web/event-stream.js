@@ -1,9 +1,4 @@
-/**
- * Server-Sent Events from the body of a response. `EventSource` sends no header, so no token: this reads what `fetch`
- * brings. Knows the text format (HTML Living Standard, 9.2); knows no events of sessions.
- *
- * @typedef {{name: string, id: string | null, data: string}} ServerEvent  `id` is null for an event without one
- */
+/** @file Server-Sent Events from the body of a response: `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
 
 /** Cuts text into events, however it is cut into chunks. */
 export class EventParser {
@@ -18,7 +13,6 @@ export class EventParser {
   /**
    * The events that end in this chunk.
    * @param {string} chunk
-   * @returns {ServerEvent[]}
    */
   push(chunk) {
     /** @type {ServerEvent[]} */

@@ -1,10 +1,6 @@
 /**
- * Which messages of a session a follower has had, and from where it resumes. Each message is let through once, however
- * often the connection is lost; one that has grown is let through again. As `sessiond/client/follow.py`, for one session.
- *
- * @typedef {{sessionKey: string, sessionId: string, messageId: string | null, seq: number, cursor: string,
- *   message: Record<string, unknown>, usage?: Record<string, unknown>}} MessageEvent
- * @typedef {{sessionKey: string, reason: "lagged" | "rewritten" | "reset", cursor: string}} ResyncEvent
+ * @file Which messages of a session a follower has had, and from where it resumes: each is let through once, however often
+ * the connection is lost, and again when it has grown. As `sessiond/client/follow.py`.
  */
 
 export class FollowedSession {
@@ -26,8 +22,8 @@ export class FollowedSession {
   }
 
   /**
-   * Whether the follower gets this message: "new", "grown" (it replaces what it has under the id), or null: it had it.
-   * @param {MessageEvent} event
+   * Whether the follower gets this message; null: it had it.
+   * @param {ArrivedMessage} event
    * @returns {"new" | "grown" | null}
    */
   take({ sessionId, messageId, seq, cursor }) {
@@ -49,7 +45,7 @@ export class FollowedSession {
     return hasGrown ? "grown" : "new";
   }
 
-  /** @param {ResyncEvent} event */
+  /** @param {Resync} event */
   resync({ reason, cursor }) {
     if (reason !== "lagged") {
       // The file has another content now, all of which is new.

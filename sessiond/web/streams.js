@@ -1,21 +1,10 @@
-/**
- * The streams of a page: each is opened anew after it has ended, until it is stopped, paused or refused. The first one
- * says whether the daemon is there.
- *
- * @typedef {"live" | "reconnecting" | "away"} StreamState
- * @typedef {{path: string, headers: Record<string, string>}} StreamRequest
- * @typedef {object} Follower
- * @property {boolean} isMain whether it decides the state of the connection
- * @property {() => StreamRequest} request asked for each time the stream is opened: where it resumes
- * @property {(name: string, data: any) => unknown} onEvent the next event waits for its promise
- * @property {((error: CallError) => void)} [onError] the stream is over: the daemon refuses it
- */
+/** @file The streams of a page: each is opened anew after it has ended, until it is stopped, paused or refused. */
 
 import { CallError } from "./call-error.js";
 import { readEvents } from "./event-stream.js";
 import { Backoff, isLasting } from "./retry.js";
 
-/** The daemon sends something every 15 seconds: a stream that is silent for so long is dead (a tunnel that hangs). */
+/** The daemon sends something every 15 seconds: a stream that is silent for so long is dead. */
 const SILENCE_MS = 40_000;
 
 export class Streams {
@@ -33,8 +22,8 @@ export class Streams {
 
   /**
    * @param {(path: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response>} request
-   * @param {(state: StreamState) => void} onState
-   * @param {number} awayMs after how long a daemon that does not answer is away
+   * @param {(state: ConnectionState) => void} onState
+   * @param {number} awayMs after this a daemon that does not answer is away
    */
   constructor(request, onState, awayMs) {
     this.#request = request;
@@ -42,11 +31,7 @@ export class Streams {
     this.#awayMs = awayMs;
   }
 
-  /**
-   * Follow until the returned function is called. After that nothing is called any more.
-   * @param {Follower} follower
-   * @returns {() => void}
-   */
+  /** Follow until the returned function is called; then nothing is called any more. @param {StreamFollower} follower */
   follow(follower) {
     const stopped = new AbortController();
     void this.#run(follower, stopped.signal);
@@ -101,7 +86,7 @@ export class Streams {
   }
 
   /**
-   * @param {Follower} follower
+   * @param {StreamFollower} follower
    * @param {AbortSignal} stopped
    */
   async #run(follower, stopped) {
@@ -134,8 +119,8 @@ export class Streams {
   }
 
   /**
-   * Read one stream to its end; why it has ended, null where it just did.
-   * @param {Follower} follower
+   * Read one stream to its end, and why it has ended if it says so.
+   * @param {StreamFollower} follower
    * @param {AbortSignal} stopped
    * @param {() => void} onLive
    * @returns {Promise<CallError | null>}

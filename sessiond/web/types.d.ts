@@ -227,6 +227,72 @@ type Child = Node | string | number | null | undefined | false;
 type Listener = (event: any) => void;
 type Props = Record<string, string | number | boolean | null | undefined | Listener>;
 
+/** What a token permits. */
+type Scope = "list" | "read" | "send" | "spawn" | "answer" | "admin";
+
+/** `refused`: the token is over. */
+type ConnectionState = "connecting" | "live" | "reconnecting" | "away" | "refused";
+
+/** A message as a stream brings it. One that has `grown` replaces the one with its `messageId`. */
+interface ArrivedMessage {
+  sessionKey: string;
+  sessionId: string;
+  messageId: string | null;
+  seq: number;
+  cursor: string;
+  message: Message;
+  usage?: Record<string, unknown>;
+  grown?: boolean;
+}
+
+interface Resync {
+  sessionKey: string;
+  reason: "lagged" | "rewritten" | "reset";
+  cursor: string;
+}
+
+/** `onError`: the daemon refuses the stream, which is over. */
+interface SessionFollower {
+  onMessage: (event: ArrivedMessage) => void;
+  onDelta?: (event: { sessionKey: string; runId: string; text: string; omitted?: { bytes: number } }) => void;
+  // biome-ignore lint/suspicious/noExplicitAny: what a tool says is not known.
+  onTool?: (event: Record<string, any>) => void;
+  onResync?: (event: Resync) => void;
+  onError?: (error: CallError) => void;
+}
+
+/** Changes wait until the promise of `onFresh` is settled. */
+interface SessionsFollower {
+  onChanged: (event: { sessionKey: string; phase: string; reason?: string; row?: Row }) => void;
+  onFresh: () => unknown;
+  onError?: (error: CallError) => void;
+}
+
+/** `isMain`: it decides the state of the connection. `request`: where it resumes, asked for each time it is opened. */
+interface StreamFollower {
+  isMain: boolean;
+  request: () => { path: string; headers: Record<string, string> };
+  // biome-ignore lint/suspicious/noExplicitAny: the data of any event.
+  onEvent: (name: string, data: any) => unknown;
+  onError?: (error: CallError) => void;
+}
+
+/** `id` is null for an event without one. */
+interface ServerEvent {
+  name: string;
+  id: string | null;
+  data: string;
+}
+
+/** For tests: other ways to ask and to keep, another daemon, another patience. */
+interface ClientOptions {
+  fetch?: typeof globalThis.fetch;
+  storage?: Pick<Storage, "getItem" | "setItem" | "removeItem">;
+  base?: string;
+  awayMs?: number;
+}
+
+type CallError = import("./call-error.js").CallError;
 type Client = import("./client.js").Client;
 type PageContext = import("./page-context.js").PageContext;
 type SessionList = import("./session-list.js").SessionList;

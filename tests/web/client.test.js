@@ -7,7 +7,7 @@ const base = process.env.SESSIOND_PAGE ?? "";
 const codes = JSON.parse(process.env.SESSIOND_CODES ?? "[]");
 const KEY = "agent:main:test:page";
 
-/** @returns {import("../../sessiond/web/client.js").TokenStorage} */
+/** @returns {Pick<Storage, "getItem" | "setItem" | "removeItem">} */
 function memory() {
   /** @type {Map<string, string>} */
   const kept = new Map();
