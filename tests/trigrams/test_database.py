@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.sampling import amount
 
 from sessiond.store import dirfd
-from sessiond.trigrams import rows
-from sessiond.trigrams.database import IndexDatabase
+from sessiond.trigrams import database, rows
+from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
 from sessiond.trigrams.text import match_expression
 from sessiond.trigrams.text_blocks import TextBlock
 
@@ -68,3 +72,94 @@ def test_what_was_closed_or_killed_is_there_at_the_next_start(folder_fd: int, tm
     assert find(opened, "first") == [(0, 10)]
     fill(opened, "second text")
     opened.close(keep=False)
+
+
+def test_after_a_kill_at_any_moment_it_goes_on_from_the_last_commit(folder_fd: int, tmp_path: Path) -> None:
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    kills: list[tuple[Path, list[tuple[int, int]]]] = []
+
+    def kill(expected: list[tuple[int, int]]) -> None:
+        # What a kill leaves is what another process sees of the files.
+        copy = tmp_path / f"killed {len(kills)}"
+        copy.mkdir()
+        for path in tmp_path.glob("search.sqlite*"):
+            shutil.copy2(path, copy)
+        kills.append((copy, expected))
+
+    kill([])
+    for number in range(4):
+        before = kills[-1][1]
+        opened.begin()
+        kill(before)
+        row = rows.make_file(opened, f"{number}")
+        rows.add_block(opened, row.id, make_block(f"platypus {number} " + "x y z " * 50_000, number))
+        kill(before)
+        opened.commit()
+        kill([*before, (number, 10)])
+        if number % 2:
+            opened.checkpoint()
+            kill(kills[-1][1])
+    opened.close(keep=True)
+    kill(kills[-1][1])
+    for copy, expected in kills:
+        with dirfd.closing(dirfd.open_root(copy)) as fd:
+            opened = IndexDatabase(fd, copy, "v1")
+            assert find(opened, "platypus") == expected
+            opened.close(keep=False)
+
+
+def test_what_was_in_use_when_the_machine_went_down_is_not_used(folder_fd: int, tmp_path: Path) -> None:
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    fill(opened, "first text")
+    opened.close(keep=True)
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    opened.begin()
+    opened.put_about(boot="another start of the machine")
+    opened.commit()
+    opened.checkpoint()
+    opened.close(keep=False)
+    with pytest.raises(IndexDoubt, match="went down"):
+        IndexDatabase(folder_fd, tmp_path, "v1")
+    database.remove(folder_fd, database.NAME)
+    # One that was closed survives it.
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    fill(opened, "first text")
+    opened.put_about(boot="another start of the machine")
+    opened.close(keep=True)
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    assert find(opened, "first") == [(0, 10)]
+    opened.close(keep=True)
+
+
+def test_another_version_and_a_second_user_are_refused(folder_fd: int, tmp_path: Path) -> None:
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    fill(opened, "first text")
+    with pytest.raises(IndexTrouble, match="locked"):
+        IndexDatabase(folder_fd, tmp_path, "v1")
+    opened.close(keep=True)
+    with pytest.raises(IndexDoubt, match="another version"):
+        IndexDatabase(folder_fd, tmp_path, "v2")
+
+
+@settings(max_examples=amount(400, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 10**6), data=st.binary(min_size=1, max_size=200), cut=st.booleans())
+def test_any_damage_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes, cut: bool) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    with dirfd.closing(dirfd.open_root(folder)) as folder_fd:
+        opened = IndexDatabase(folder_fd, folder, "v1")
+        fill(opened, "first text")
+        opened.close(keep=True)
+        path = folder / database.NAME
+        place %= path.stat().st_size
+        with path.open("r+b") as file:
+            if cut:
+                file.truncate(place)
+            else:
+                file.seek(place)
+                file.write(data)
+        try:
+            opened = IndexDatabase(folder_fd, folder, "v1")
+        except IndexDoubt:
+            return
+        assert rows.files(opened) == [], "only an empty one is begun again without a word"
+        opened.close(keep=False)
