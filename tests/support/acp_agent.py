@@ -1,9 +1,9 @@
 """An agent that speaks ACP by hand, well or badly: what a prompt says decides. Standard library only, to start quickly.
 
-Options are words: resume, load, close, image (capabilities), null (results), noise, silent, auth, version=N, modes,
-behind (replays behind its answer), refuses=METHOD. A prompt is words, too: the first names what to do (the functions
-below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another process can go on
-with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
+Options are words: resume, load, close, image (capabilities), null (results), noise, silent, mute, auth, version=N,
+modes, behind (replays behind its answer), refuses=METHOD. A prompt is words, too: the first names what to do (the
+functions below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another process
+can go on with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
 """
 
 from __future__ import annotations
@@ -403,6 +403,8 @@ def main() -> None:
                 OPTIONS.pop("auth", None)
                 OPTIONS.pop("refuses", None)
                 answer(request, {})
+            case "session/new" if "mute" in OPTIONS:
+                pass
             case "session/new" | "session/load" | "session/resume":
                 open_session(request)
             case "session/set_config_option":

@@ -35,7 +35,11 @@ AUTH_REQUIRED = -32000
 
 
 class CannotServe(Exception):
-    """The process cannot be used. The message is for people."""
+    """The process cannot be used. The message is for people. `for_good`: only another process may be of use."""
+
+    def __init__(self, message: str, *, for_good: bool = False) -> None:
+        super().__init__(message)
+        self.for_good = for_good
 
 
 class ProcessRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -289,8 +289,16 @@ class WarmAgent:
             return session
         self._refuse_twice(spec)
         await self._make_room(process)
-        servers = [tokens.server(spec)]
-        session = await open_session(process, spec, sink, self._opening, cwd=_folder(spec), servers=servers)
+        servers, rules = [tokens.server(spec)], self._opening
+        if self._busy != {spec.session_id}:
+            # An agent that does one thing at a time answers after the turns of others.
+            rules = msgspec.structs.replace(rules, timeout_s=math.inf)
+        try:
+            session = await open_session(process, spec, sink, rules, cwd=_folder(spec), servers=servers)
+        except CannotServe as error:
+            if error.for_good and self._busy == {spec.session_id}:
+                process.end(str(error))
+            raise
         self._sessions[spec.session_id] = session
         return session
 

@@ -105,9 +105,11 @@ def _explain_refusal(process: AgentProcess, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except AgentRefused as error:
-        raise CannotServe(process.explain_refusal(error, "opened no session")) from None
+        # After a login an agent often has to be started again.
+        said = process.explain_refusal(error, "opened no session")
+        raise CannotServe(said, for_good=error.code == AUTH_REQUIRED) from None
     except trio.TooSlowError:
-        raise CannotServe(f"the agent did not open a session within {timeout_s:g} s") from None
+        raise CannotServe(f"the agent did not open a session within {timeout_s:g} s", for_good=True) from None
 
 
 async def _resume(

@@ -355,6 +355,7 @@ UNUSABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         {},
         "set `authenticate` in the runtime of agent 'main' to one of its methods: 'api-key'",
     ),
+    (("mute",), {"start_seconds": 0.3}, "within 0.3 s"),
     (("refuses=session/resume", "resume", "auth"), {}, "wants a login"),
 ]
 
@@ -370,6 +371,11 @@ async def test_an_agent_that_cannot_be_used_says_why(
         # An agent that cannot start has lost nothing.
         assert conversation.native == []
         if "auth" in options:
+            # The next message starts it again: somebody may have logged in.
+            known = len(read_frames(conversation))
+            again = await conversation.say("hello", native_session_id="n" if "resume" in options else None)
+            assert again.error == outcome.error
+            assert read_frames(conversation)[known]["method"] == "initialize"
             again = make_conversation(agents, acp_agent(*options, authenticate="api-key", **fields))
             assert (await again.say("hello")).reply == "hello"
 
