@@ -19,6 +19,7 @@ from support.source_files import GOLDEN
 
 from sessiond.errors import Unsupported
 from sessiond.model.event import ResyncEvent
+from sessiond.sessions import search
 from sessiond.sources import unpacking
 from sessiond.sources.unpacked_files import UnpackedFiles
 from sessiond.store import dirfd
@@ -84,6 +85,11 @@ async def test_a_compressed_rollout_has_the_row_and_history_of_the_rollout(tmp_p
         now = followed.parts.session(CODEX).entry
         assert (now.message_count, now.source, now.cwd) == (entry.message_count, entry.source, entry.cwd)
         assert followed.complaints(named=False) == []
+        query = search.Query(text=expected[-1].partition(": ")[2][:20], limit=9, shown=lambda text: text)
+        looking = search.Search(followed.parts.store, [followed.parts.session(CODEX)], query)
+        for _ in looking.steps():
+            pass
+        assert [match.role for match in looking.matches()][:1] == ["assistant"]
     async with followed_sources(tmp_path, home) as followed:
         assert not followed.parts.session(CODEX).is_partial, "the snapshot has it"
         assert await followed.read_history(CODEX) == expected
@@ -105,6 +111,12 @@ async def test_without_the_package_a_compressed_rollout_is_listed_and_reading_it
         monkeypatch.undo()
         await followed.sources.complete(session)
         assert session.entry.message_count > 0
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    async with followed_sources(tmp_path, home) as followed:
+        session = followed.parts.session(CODEX)
+        assert not session.is_partial, "as it was read with the package"
+        with pytest.raises(Unsupported, match="zstandard"):
+            await followed.sources.complete(session)
 
 
 @check_each(
