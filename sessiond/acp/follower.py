@@ -70,7 +70,7 @@ class SessionFollower:
                     return
 
     def _follow(self) -> None:
-        error: ClientError = ConnectionLost("the session is closed")
+        error: ClientError = ConnectionLost("the session is not followed any more")
         try:
             for event in self._client.subscribe(self._key, self._cursor, on_connect=self._confirm):
                 with self._lock:
@@ -80,9 +80,10 @@ class SessionFollower:
                     self._note_seen(event.get("sessionId"), event.get("seq"))
         except ClientError as refused:
             error = refused
-        with self._news:
-            self._error = error
-            self._news.notify_all()
+        finally:
+            with self._news:
+                self._error = error
+                self._news.notify_all()
 
     def _confirm(self) -> None:
         with self._lock:

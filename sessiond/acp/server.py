@@ -26,6 +26,8 @@ from sessiond.client import Client, ClientError
 PROTOCOL_VERSION = 1
 # Requests of sessions are answered in threads: one a session, and one for each that opens or lists.
 MAX_REQUESTS = 256
+# Each open session has a connection of its own, and the daemon's are for others, too.
+MAX_SESSIONS = 64
 # How long requests but prompts may take to be answered after the end of standard input.
 LAST_ANSWERS_S = 5.0
 # Those that name a session, whose requests follow one another.
@@ -131,11 +133,14 @@ class AcpServer:
     def _put(self, session_id: str, request: EditorRequest) -> None:
         with self._lock:
             lane = self._lanes.get(session_id)
-            if lane is None:
+            if lane is None and len(self._lanes) < MAX_SESSIONS:
                 lane = self._lanes[session_id] = SessionLane(session_id, self)
-            if request.method == "session/close":
-                lane.cancel()
-            lane.put(request)
+            if lane is not None:
+                if request.method == "session/close":
+                    lane.cancel()
+                lane.put(request)
+        if lane is None:
+            self.answer(request, _refuse_more)
 
     def _cancel(self, session_id: Any) -> None:
         with self._lock:
@@ -210,6 +215,8 @@ class AcpServer:
     def _create(self, params: dict[str, Any]) -> dict[str, Any]:
         cwd = require_folder(params)
         self.note_tool_servers(params)
+        if len(self._lanes) >= MAX_SESSIONS:
+            _refuse_more()
         key = f"acp:{_uuid()}"
         try:
             made = self._client.call(
@@ -225,6 +232,11 @@ class AcpServer:
         with self._lock:
             self._lanes[made["sessionId"]] = SessionLane(made["sessionId"], self, session)
         return {"sessionId": made["sessionId"], "_meta": {"sessionKey": made["key"]}}
+
+
+def _refuse_more() -> NoReturn:
+    text = f"{MAX_SESSIONS} sessions are open; close one first (session/close)"
+    raise Refusal(frames.INTERNAL_ERROR, text, {"type": "overloaded"})
 
 
 def _initialize(params: dict[str, Any]) -> dict[str, Any]:

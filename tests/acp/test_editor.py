@@ -161,6 +161,28 @@ def test_prompts_follow_one_another_and_a_cancel_ends_the_editors_own(
     assert "say mine" in said
 
 
+def test_commands_a_reset_and_what_the_session_has_used(
+    acting: Daemon, editors: tuple[SdkEditor, SdkEditor], project: Path
+) -> None:
+    first, second = editors
+    session = begin(first, project)
+    load(second, session, project)
+    first.prompt(session, "say one")
+    assert first.prompt(session, "/reset")["stopReason"] == "end_turn"
+    assert len(first.new_texts(session)) == 2  # what was said, and what became of the command
+    key = first.prompt(session, "say two")["_meta"]["sessionKey"]
+    assert first.new_texts(session) == ["agent: two "]
+    second.wait_for_update(session, writes("two "))
+    assert second.new_texts(session) == ["user: say one", "agent: one ", "user: say two", "agent: two "]
+    acting.call("sessions.patch", key=key, contextTokens=1000)
+    first.prompt(session, "say three")
+    usage = {"used": 12, "size": 1000, "cost": {"amount": 1.0, "currency": "USD"}}
+    assert {"sessionUpdate": "usage_update", **usage} in first.new_updates(session)
+    second.wait_for_update(session, writes("three "))
+    # An editor that comes back with the id from before the reset goes on under the same key.
+    assert load(second, session, project)[:2] == ["user: say two", "agent: two"]
+
+
 def test_closing_a_session_cancels_its_turn(editors: tuple[SdkEditor, SdkEditor], project: Path) -> None:
     first, _ = editors
     session = begin(first, project)

@@ -14,6 +14,8 @@ from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 from support.sampling import amount
 
+from sessiond.acp import server
+
 INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}\n'
 LIST = b'{"jsonrpc":"2.0","id":null,"method":"session/list"}\n'
 
@@ -97,3 +99,18 @@ def test_a_request_id_serves_again_once_it_was_answered_and_not_before(daemon: D
         editor.ask(INITIALIZE)
         editor.process.send_signal(signal.SIGTERM)
         assert editor.process.wait(PATIENCE_S) == 0
+
+
+def test_so_many_sessions_may_be_open_and_one_that_is_closed_makes_room(daemon: Daemon) -> None:
+    daemon.start()
+    place = {"cwd": str(daemon.folder), "mcpServers": []}
+    with RawEditor(daemon) as editor:
+        sessions = [editor.call("session/new", **place)["sessionId"] for _ in range(server.MAX_SESSIONS)]
+        for method in ("session/new", "session/load"):
+            with pytest.raises(CallRefused) as refused:
+                editor.call(method, sessionId="another", **place)
+            assert refused.value.message == "64 sessions are open; close one first (session/close)"
+        editor.call("session/resume", sessionId=sessions[0], **place)  # open already
+        editor.call("session/close", sessionId=sessions[0])
+        daemon.wait_for(lambda: daemon.call("daemon.status")["subscribers"] < len(sessions), "it is followed still")
+        assert editor.call("session/new", **place)["sessionId"] not in sessions

@@ -28,7 +28,8 @@ def text(words):
 if order == "say":
     for word in rest.split(" "):
         delta(word + " ")
-    put(role="assistant", content=[text(rest)])
+    usage = {"input": 10, "output": 2, "totalTokens": 12, "cost": {"total": 0.5}}
+    put(role="assistant", content=[text(rest)], usage=usage)
 elif order == "work":
     call = {"type": "toolCall", "id": "call_1", "name": "bash", "arguments": {"command": "ls"}}
     delta("I look. ")
