@@ -1,0 +1,105 @@
+"""A turn answers every request of its agent once, whatever the agent sends, and keeps what it says in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiond.clock import Clock
+from sessiond.config.agents import RuntimeConfig
+from sessiond.runtimes.acp.connection import AgentConnection
+from sessiond.runtimes.acp.frames import AgentFrame, AgentNotification, AgentRequest, AgentResponse
+from sessiond.runtimes.acp.process import AgentProcess, ProcessRules
+from sessiond.runtimes.acp.session import OpenSession
+from sessiond.runtimes.acp.turn import PromptTurn, TurnRules
+from sessiond.runtimes.launcher import ProgramCommand
+from sessiond.runtimes.runtime import RunOutcome, RunSpec
+
+SPEC = RunSpec(
+    run_id="r", session_key="k", session_id="s", agent_id="main", message="hi", workspace=Path("/w"), socket=Path("/s")
+)
+RULES = TurnRules(RuntimeConfig(type="acp", permission_rules={"read": "allow", "edit": "deny"}), 1 << 16, Clock())
+
+
+class ListSink:
+    def __init__(self) -> None:
+        self.records: list[tuple[str, Any]] = []
+
+    async def message(self, message: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        self.records.append(("message", msgspec.json.encode(message)))
+
+    async def custom(self, custom_type: str, data: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        self.records.append((custom_type, msgspec.json.encode(data)))
+
+    def delta(self, text: str) -> None: ...
+
+    def tool(self, *_: Any, **__: Any) -> None: ...
+
+
+async def run_turn(frames: list[AgentFrame]) -> tuple[RunOutcome, ListSink, list[dict[str, Any]]]:
+    """The outcome of a turn in which the agent sends these frames and then its answer; records; what it was sent."""
+    written: list[dict[str, Any]] = []
+    rules = ProcessRules(agent_id="main", start_s=1, grace_s=1, idle_s=1, max_frame_bytes=1 << 20)
+    process = AgentProcess(ProgramCommand(argv=("x",), env={}, cwd=Path("/w")), rules)
+    process.connection = AgentConnection(lambda line: written.append(msgspec.json.decode(line)))
+    sink: Any = ListSink()
+    outcomes: list[RunOutcome] = []
+
+    async def run() -> None:
+        outcomes.append(await PromptTurn(process, OpenSession("n", None), SPEC, sink, RULES).run())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.testing.wait_all_tasks_blocked()
+        for frame in [*frames, AgentResponse(0, {"stopReason": "end_turn"})]:
+            await process.connection.handle(frame, 1)
+    return outcomes[0], sink, written[1:]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["read", "edit", "allow_once"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["toolCallId", "title", "kind", "optionId", "rawInput", "content", "status"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+asked = st.fixed_dictionaries({"sessionId": st.just("n")}, optional={"toolCall": values, "options": values})
+requests = st.builds(
+    AgentRequest,
+    st.integers(0, 5) | st.text(max_size=2),
+    st.sampled_from(["session/request_permission", "elicitation/create", "fs/read_text_file"]),
+    asked,
+)
+updates = st.builds(
+    lambda kind, more: AgentNotification(
+        "session/update",
+        {"sessionId": "n", "update": {"sessionUpdate": kind, **(more if isinstance(more, dict) else {"x": more})}},
+    ),
+    st.sampled_from(["tool_call", "tool_call_update", "agent_message_chunk", "plan"]),
+    values,
+)
+
+
+@given(st.lists(requests | updates, max_size=8))
+def test_every_request_is_answered_once_and_in_its_order(frames: list[AgentFrame]) -> None:
+    outcome, sink, answers = trio.run(run_turn, frames)
+    assert outcome.error is None and outcome.stop_reason == "end_turn"
+    of_turn = [frame.id for frame in frames if isinstance(frame, AgentRequest) and not frame.method.startswith("fs/")]
+    others = [frame.id for frame in frames if isinstance(frame, AgentRequest) and frame.method.startswith("fs/")]
+    assert [one["id"] for one in answers if "result" in one] == of_turn
+    assert [one["id"] for one in answers if "error" in one] == others
+    recorded = [kind for kind, _ in sink.records if kind == "sessiond/answer"]
+    assert len(recorded) == len(of_turn)
