@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import acp_agent_path
 from support.real_daemon import Daemon
 from support.rows import check_each
 
@@ -32,6 +34,13 @@ def trial_daemon(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for name, command in agents
     )
     config += '[[agents.list]]\nid = "far"\nruntime = { type = "attached" }\n'
+    by_hand = [sys.executable, "-S", str(acp_agent_path.PATH)]
+    for name, command in (
+        ("speaks", by_hand),
+        ("speaks-to-members", [*by_hand, "refuses=session/new", "auth"]),
+        ("speaks-not", ["claude-agent-acp-of-nowhere"]),
+    ):
+        config += f'[[agents.list]]\nid = "{name}"\nruntime = {{ type = "acp", command = {json.dumps(command)} }}\n'
     daemon = Daemon(folder)
     daemon.start(config)
     yield daemon
@@ -56,6 +65,16 @@ def test_the_reason_of_a_failure_is_reported_with_a_hint(trial_daemon: Daemon, n
     assert what in done.stderr and said[0].startswith(f"sessiond: {name}: ") and hint in todo, done.stderr
     facts = json.loads(trial_daemon.cli("agents", "test", name, "--json").stdout)
     assert facts["works"] is False and what in facts["problem"] and hint in facts["hint"]
+
+
+def test_an_agent_that_speaks_acp_is_tried_as_well(trial_daemon: Daemon) -> None:
+    done = trial_daemon.cli("agents", "test", "speaks")
+    assert (done.returncode, done.stdout.startswith("speaks answered after ")) == (0, True), done.stderr
+    done = trial_daemon.cli("agents", "test", "speaks-to-members")
+    assert done.returncode == 1 and "Authentication required" in done.stderr
+    assert "log in, as the same user" in done.stderr and "runtime.authenticate" in done.stderr
+    done = trial_daemon.cli("agents", "test", "speaks-not")
+    assert done.returncode == 1 and "runtime.command" in done.stderr, done.stderr
 
 
 def test_a_missing_program_is_reported(trial_daemon: Daemon) -> None:
