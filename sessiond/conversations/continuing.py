@@ -20,6 +20,7 @@ from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runtimes.fork_support import forks
 from sessiond.runtimes.presets import PRESETS
+from sessiond.runtimes.presets.acp import acp_form
 from sessiond.runtimes.presets.detect import agent_lines
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.store.catalog import Session
@@ -142,8 +143,10 @@ class Continuations:
 
 
 def agents_for(config: Config, program: str) -> list[AgentConfig]:
-    """The agents that run this program, the default agent first."""
-    fitting = [one for one in config.agents.list if one.runtime.type == "exec" and one.runtime.preset == program]
+    """The agents that run this program and can begin with a copy of its sessions, the default agent first."""
+    form = acp_form(program)
+    types = ("exec", "acp") if form is not None and form.forks else ("exec",)
+    fitting = [one for one in config.agents.list if one.runtime.type in types and one.runtime.preset == program]
     default = config.default_agent()
     return sorted(fitting, key=lambda agent: agent.id != default)
 

@@ -18,8 +18,11 @@ _HELP_S = 20
 async def forks(runtime: RuntimeConfig, environ: Mapping[str, str], workspace: Path) -> bool:
     """Whether the program of a runtime with a preset can do so.
 
-    True as well where the program cannot be asked: the run that starts it says what is wrong with it.
+    True as well where the program cannot be asked: the run that starts it says what is wrong with it. So does an agent
+    that speaks ACP, which says what it can do when it is started.
     """
+    if runtime.type == "acp":
+        return True
     preset = PRESETS[runtime.preset or ""]
     if preset.fork_help is None:
         return True

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from support import acp_agent_path
 from support.continued_sessions import ID, KEY, OURS, ClaudeHome
 from support.foreign_daemon import READER, daemon
 from support.in_process import Connection, InProcessDaemon
 from support.patience import PATIENCE_S
 
 from sessiond.config.settings import parse
+from sessiond.conversations.continuing import agents_for
 
 ECHO = '[[agents.list]]\nid = "echo"\nruntime = { type = "echo" }\n'
 ALL = '[tools.sessions]\nvisibility = "all"\n'
@@ -75,6 +78,24 @@ async def test_a_message_continues_it_in_a_copy_in_its_folder_and_the_next_one_r
         # The original is still there to be read by its own key.
         original = await owner.call("sessions_history", sessionKey=KEY)
         assert (original["sessionKey"], len(original["messages"])) == (KEY, 1)
+
+
+async def test_an_agent_that_speaks_acp_continues_it_in_a_copy(tmp_path: Path, home: ClaudeHome) -> None:
+    (home.project / "native.json").write_text(json.dumps({ID: ["remember plum"]}))
+    command = json.dumps([sys.executable, "-S", str(acp_agent_path.PATH), "fork", "load"])
+    agent = f'[[agents.list]]\nid = "worker"\nruntime = {{ type = "acp", preset = "claude", command = {command} }}\n'
+    async with daemon(tmp_path, ECHO + agent) as (_, owner):
+        assert (await say(owner, "known"))["reply"] == "remember plum | known"
+        answer = await say(owner, "known")
+        assert (answer["sessionKey"], answer["reply"]) == (OURS, "remember plum | known | known")
+        shown = await rows(owner)
+        assert KEY in shown and shown[OURS]["nativeId"].startswith("copy-")
+    # Gemini CLI makes copies only without ACP.
+    both = [
+        agent.replace("claude", "gemini").replace("worker", "speaking"),
+        agent.replace("claude", "gemini").replace("acp", "exec", 1).replace("worker", "plain"),
+    ]
+    assert [one.id for one in agents_for(parse("".join(both)), "gemini")] == ["plain"]
 
 
 async def test_the_copy_is_shown_once_as_the_session_that_made_it(tmp_path: Path, home: ClaudeHome) -> None:

@@ -1,9 +1,9 @@
 """An agent that speaks ACP by hand, well or badly: what a prompt says decides. Standard library only, to start quickly.
 
-Options are words: resume, load, close, image (capabilities), null (results), noise, silent, mute, auth, version=N,
-modes, behind (replays behind its answer), refuses=METHOD. A prompt is words, too: the first names what to do (the
-functions below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another process
-can go on with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
+Options are words: resume, load, close, fork, image (capabilities), null (results), noise, silent, mute, auth,
+version=N, modes, behind (replays behind its answer), refuses=METHOD. A prompt is words, too: the first names what to
+do (the functions below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another
+process can go on with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
 """
 
 from __future__ import annotations
@@ -351,6 +351,11 @@ def open_session(request: dict[str, Any]) -> None:
         if session not in history(folder):
             refuse(request, -32603, f"no session {session}")
             return
+    if method == "session/fork":
+        original, session = session, f"copy-{os.getpid()}-{len(folders)}"
+        folders[session] = folder
+        for text in history(folder)[original]:
+            remember(session, text)
     folders[session], servers[session] = folder, params["mcpServers"]
     if method == "session/load" and "behind" not in OPTIONS:
         replay(session)
@@ -358,8 +363,9 @@ def open_session(request: dict[str, Any]) -> None:
     if "modes" in OPTIONS:
         modes = [{"id": mode, "name": mode} for mode in ("auto", "default", "read-only")]
         options["modes"] = {"currentModeId": "auto", "availableModes": modes}
-    opened = {"sessionId": session, **options} if method == "session/new" else options
-    answer(request, None if "null" in OPTIONS and method != "session/new" else opened)
+    is_new = method in ("session/new", "session/fork")
+    opened = {"sessionId": session, **options} if is_new else options
+    answer(request, None if "null" in OPTIONS and not is_new else opened)
     if method == "session/load" and "behind" in OPTIONS:
         replay(session, pause_s=0.01)
 
@@ -387,7 +393,7 @@ def main() -> None:
                     "Authentication required" if "auth" in OPTIONS else "no",
                 )
             case "initialize":
-                able = {name: {} for name in ("resume", "close") if name in OPTIONS}
+                able = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS}
                 capabilities = {"loadSession": "load" in OPTIONS, "sessionCapabilities": able}
                 capabilities["promptCapabilities"] = {"image": "image" in OPTIONS}
                 answer(
@@ -405,7 +411,7 @@ def main() -> None:
                 answer(request, {})
             case "session/new" if "mute" in OPTIONS:
                 pass
-            case "session/new" | "session/load" | "session/resume":
+            case "session/new" | "session/load" | "session/resume" | "session/fork":
                 open_session(request)
             case "session/set_config_option":
                 choose(request)

@@ -59,6 +59,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     load: bool = False
     resume: bool = False
     close: bool = False
+    fork: bool = False
     image: bool = False
     name: str = ""
     methods: tuple[str, ...] = ()
@@ -174,6 +175,7 @@ class AgentProcess:
             load=able.get("loadSession") is True,
             resume=isinstance(member(able, "sessionCapabilities", "resume"), dict),
             close=isinstance(member(able, "sessionCapabilities", "close"), dict),
+            fork=isinstance(member(able, "sessionCapabilities", "fork"), dict),
             image=member(able, "promptCapabilities", "image") is True,
             name=text(answer, "agentInfo", "name")[:100],
             methods=tuple(text(one, "id") for one in array(answer, "authMethods") if text(one, "id")),

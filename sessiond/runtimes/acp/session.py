@@ -56,12 +56,14 @@ class SessionRules(msgspec.Struct, frozen=True, kw_only=True):
 async def open_session(
     process: AgentProcess, spec: RunSpec, sink: RunSink, rules: SessionRules, *, cwd: str, servers: list[dict[str, Any]]
 ) -> OpenSession:
-    """The session of a run: resumed where the run has one, else a new one. CannotServe, AgentGone."""
+    """The session of a run: resumed where the run has one, else a new one, which begins with a copy of `fork_of` where
+    the run has that. CannotServe, AgentGone.
+    """
     params = {"cwd": cwd, "mcpServers": servers}
     known = (spec.native_session_id or "").partition(" ")[0]
     with _explain_refusal(process, rules.timeout_s):
         if not known:
-            return await _begin(process, sink, params, rules)
+            return await _begin(process, sink, params, rules, original=spec.fork_of)
         found, reason = await _resume(process, known, params, rules)
         if found is not None:
             if spec.native_required:
@@ -69,7 +71,7 @@ async def open_session(
             return OpenSession(known, found, cost_usd=spec.native_cost_usd)
         if spec.native_required:
             raise CannotServe(_describe_unknown(known, reason))
-        return await _begin(process, sink, params, rules, lost=known, reason=reason)
+        return await _begin(process, sink, params, rules, original=spec.fork_of, lost=known, reason=reason)
 
 
 async def find_session(process: AgentProcess, native_id: str, rules: SessionRules, *, cwd: str) -> str | None:
@@ -162,11 +164,21 @@ async def _begin(
     params: dict[str, Any],
     rules: SessionRules,
     *,
+    original: str | None = None,
     lost: str | None = None,
     reason: str = "",
 ) -> OpenSession:
-    """A new session. Its id is on record before its first prompt, so that a crash does not lose it."""
-    result = await process.connection.request("session/new", params, rules.timeout_s)
+    """A new session, or a copy. Its id is on record before its first prompt, so that a crash does not lose it."""
+    if original is None:
+        result = await process.connection.request("session/new", params, rules.timeout_s)
+    elif process.capabilities.fork:
+        params = {"sessionId": original, **params}
+        result = await process.connection.request("session/fork", params, rules.timeout_s)
+    else:
+        raise CannotServe(
+            f"the agent makes no copies of its sessions, and sessiond does not change {quote(original)} itself: go on"
+            " with it in the program"
+        )
     native_id = text(result, "sessionId")
     if not native_id or len(native_id) > 1024:
         raise CannotServe("the agent opened a session without an id that can be used")

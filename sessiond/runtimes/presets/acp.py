@@ -23,6 +23,8 @@ class AcpForm(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     help: re.Pattern[str] | None = None
     asking_mode: str | None = None
+    # Whether it can begin with a copy of a session (`session/fork`, which is not in the protocol's first version).
+    forks: bool = True
     # A variable by which the owner chooses the mode.
     mode_variable: str | None = None
 
@@ -48,6 +50,7 @@ ACP_FORMS: dict[AcpPreset, AcpForm] = {
         arguments=("--acp",),
         help=re.compile(r"(?<![\w-])--acp\b"),
         asking_mode="default",
+        forks=False,
     ),
     "opencode": AcpForm(
         program="opencode", package="opencode-ai", arguments=("acp",), help=re.compile(r"\bopencode acp\b")

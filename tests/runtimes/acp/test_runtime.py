@@ -322,6 +322,29 @@ async def test_whether_an_agent_knows_a_session(make_conversation: Any, make_spe
             await check("any")
 
 
+async def test_a_session_of_another_program_begins_with_a_copy(make_conversation: Any, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "native.json").write_text('{"original": ["typed by a person"]}')
+    fields = {"workspace": tmp_path / "work", "fork_of": "original"}
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent("fork", "load", "modes", preset="claude"))
+        assert (await conversation.say("known", **fields)).reply == "typed by a person | known"
+        (native,) = conversation.native
+        assert native["nativeId"].startswith("copy-") and modes_set(tmp_path / "work") == ["default"]
+        # Later turns go on with the copy; where that is lost, with another one.
+        outcome = await conversation.say("known", "s2", native_session_id=native["nativeId"], **fields)
+        assert outcome.reply == "typed by a person | known | known" and conversation.native == []
+        outcome = await conversation.say("known", "s3", native_session_id="gone", **fields)
+        assert outcome.reply == "typed by a person | known"
+        assert conversation.native[0]["lost"] == "gone" and "lost its session 'gone'" in outcome.notes[0]
+        assert '"typed by a person"]' in (tmp_path / "work" / "native.json").read_text()
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, acp_agent("load"))
+        outcome = await conversation.say("hello", **fields)
+        assert outcome.error is not None and "makes no copies of its sessions" in outcome.error
+        assert conversation.native == []
+
+
 LOST = [
     (("resume", "load"), "session/resume: no session gone; session/load: no session gone"),
     (("load",), "session/load: no session gone"),
