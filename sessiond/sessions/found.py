@@ -5,7 +5,7 @@ Reads no files. What is kept does not grow with the number of matches.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from typing import NamedTuple
 
 import msgspec
@@ -94,11 +94,11 @@ class NewestMatches:
         """Whether a match of this time can be among them."""
         if self._after is not None and -timestamp < self._after[0]:
             return False
-        return len(self._kept) <= self._limit or timestamp >= self._oldest_ms
+        return len(self._kept) < self._most or timestamp >= self._oldest_ms
 
     def is_complete(self, bound: int) -> bool:
         """Whether there are enough matches, all newer than `bound`."""
-        return len(self._kept) > self._limit and self._oldest_ms > bound
+        return len(self._kept) > self._limit and -self._kept[self._limit].place[0] > bound
 
     def add(self, match: Match, identity: MessageIdentity | None) -> None:
         """Add a match, once; of a message and its copies the one in the senior session."""
@@ -126,8 +126,18 @@ class NewestMatches:
         return [kept.match for kept in self._kept[: self._limit + 1]]
 
     @property
+    def _most(self) -> int:
+        """How many matches are wanted: one more than the limit, and as many as may still turn out to be copies of
+        messages before `after`.
+        """
+        if self._after is None:
+            return self._limit + 1
+        doubtful = bisect_right(self._kept, self._after[0], key=lambda kept: kept.place[0])
+        return self._limit + 1 + min(doubtful, _MOST_TIED)
+
+    @property
     def _oldest_ms(self) -> int:
-        return -self._kept[self._limit].place[0]
+        return -self._kept[self._most - 1].place[0]
 
     def _drop(self, match: Match) -> None:
         place = match.place
@@ -136,12 +146,12 @@ class NewestMatches:
             del self._kept[at]
 
     def _trim(self) -> None:
-        kept, most = self._kept, self._limit + 1
+        kept, most = self._kept, self._most
         while len(kept) > most and (kept[-1].place[0] > kept[most - 1].place[0] or len(kept) > most + _MOST_TIED):
             kept.pop()
 
     def _forget_copies(self) -> None:
-        if len(self._seniors) <= self._copies_allowed or len(self._kept) <= self._limit:
+        if len(self._seniors) <= self._copies_allowed or len(self._kept) < self._most:
             return
         oldest = self._oldest_ms
         self._seniors = {one: match for one, match in self._seniors.items() if one.timestamp_ms >= oldest}

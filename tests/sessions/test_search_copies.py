@@ -19,6 +19,7 @@ from support.store_listeners import SilentListener
 
 from sessiond.clock import iso_ms
 from sessiond.model.dialects import DIALECTS
+from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.keys import KeyRules
 from sessiond.model.source_facts import SourceFacts
@@ -248,3 +249,44 @@ def test_a_copy_that_comes_before_its_original_takes_no_place(files: ForeignFile
     for session, name in ((junior, "copied"), (other, "one"), (senior, "copied")):
         rest.add(_match(session, 7, len(name)), MessageIdentity(name, 7, 0))
     assert [match.session.key for match in rest.newest_first()] == ["claude:n9"]
+
+
+ADDED = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 4), st.none() | st.integers(0, 2))
+
+
+@settings(max_examples=amount(5000, 200), deadline=None)
+@given(added=st.lists(ADDED, max_size=25, unique_by=lambda one: one[:3]), limit=st.integers(1, 4), data=st.data())
+def test_pages_are_those_of_all_matches_in_whatever_order_they_come(
+    added: list[tuple[int, int, int, int | None]], limit: int, data: st.DataObject
+) -> None:
+    # The seniority of the sessions is not the order of their keys.
+    entries = [Entry(session_id=f"n{number}", created_at=7 * number % 4) for number in range(4)]
+    sessions = [Session(entry.session_id, entry, Folder("", -1, DIALECTS["claude"])) for entry in entries]
+    matches = [
+        (_match(sessions[number], at, offset), None if name is None else MessageIdentity(f"m{name}", at, 0))
+        for number, at, offset, name in added
+    ]
+    first: dict[object, Match] = {}
+    for match, identity in matches:
+        known = first.setdefault(identity or match.place, match)
+        if seniority(match.session) < seniority(known.session):
+            first[identity or match.place] = match
+    # Of two in one session the one that comes first counts: each session is read backwards.
+    expected = sorted(match.place for match in first.values())
+    found: list[object] = []
+    after = None
+    while True:
+        newest = NewestMatches(limit, after)
+        for match, identity in data.draw(st.permutations(matches)) if _is_unambiguous(matches) else matches:
+            newest.add(match, identity)
+        page = [match.place for match in newest.newest_first()]
+        found += page[:limit]
+        if len(page) <= limit:
+            break
+        after = page[limit - 1]
+    assert found == expected
+
+
+def _is_unambiguous(matches: list[tuple[Match, MessageIdentity | None]]) -> bool:
+    named = [(match.session, identity) for match, identity in matches if identity is not None]
+    return len(named) == len(set(named))

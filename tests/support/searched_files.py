@@ -133,36 +133,63 @@ def _gemini(one: Said) -> Any:
 _LINES: dict[str, Callable[[Said], Any]] = {"v3": _v3, "claude": _claude, "codex": _codex, "gemini": _gemini}
 
 
+_PLACES = {
+    "claude": ".claude/projects/-w/{}.jsonl",
+    "codex": ".codex/sessions/2026/01/01/rollout-2026-01-01T00-00-00-{}.jsonl",
+    "gemini": ".gemini/tmp/w/chats/session-2026-01-01T00-00-{}.jsonl",
+}
+
+
+def write_home(home: Path, files: Iterable[Transcript]) -> None:
+    """The files where their programs have them."""
+    for program, name, text in _lay_out(files, "{:08x}-1111-4222-8333-0123456789ab"):
+        path = home / _PLACES[program].format(name[:8] if program == "gemini" else name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _lay_out(files: Iterable[Transcript], name_form: str) -> Iterator[tuple[str, str, str]]:
+    """Program, id and content of each file."""
+    before: list[tuple[str, list[Said]]] = []
+    for number, file in enumerate(files):
+        name, place = name_form.format(number), file.copies % number if file.copies is not None and number else None
+        if place is not None and before[place][0] != file.program:
+            place = None
+        lines = [*(before[place][1] if place is not None else ()), *file.lines]
+        if file.program == "codex" and place is not None:
+            copied = len(lines) - len(file.lines)
+            lines[:copied] = [one._replace(at=40 + number) for one in lines[:copied]]
+        original = name_form.format(place) if place is not None else None
+        rows = [json.dumps(_head(file.program, name, T + number, original))]
+        rows += [_write(file.program, one) for one in lines]
+        yield file.program, name, "\n".join(rows) + "\n"
+        before.append((file.program, lines))
+
+
+def _head(program: str, name: str, at: int, original: str | None) -> dict[str, Any]:
+    stamp = iso_ms(at)
+    match program:
+        case "v3":
+            key = {"sessionKey": f"agent:main:{name}", "agentId": "main"}
+            return {"type": "session", "version": 3, "id": name, "timestamp": stamp, "cwd": "/", **key}
+        case "codex":
+            forked = {} if original is None else {"forked_from_id": original}
+            return {"timestamp": stamp, "type": "session_meta", "payload": {"id": name, "cwd": "/", **forked}}
+        case "gemini":
+            return {"sessionId": name, "projectHash": "w", "startTime": stamp, "lastUpdated": stamp, "kind": "main"}
+        case _:
+            return {"type": "nothing", "timestamp": stamp}
+
+
 class SearchedFiles:
     """The files as sessions, oldest first."""
 
     def __init__(self, folder: Path, files: Iterable[Transcript], closing: ExitStack) -> None:
         self.folder, self._closing = folder, closing
         self.sessions: list[Session] = []
-        self._said: list[list[Said]] = []
-        for number, file in enumerate(files):
-            self._add(number, file)
-
-    def _add(self, number: int, file: Transcript) -> None:
-        place = file.copies % number if file.copies is not None and number else None
-        if place is not None and self.sessions[place].dialect.name != file.program:
-            place = None
-        copied = self._said[place] if place is not None else []
-        if file.program == "codex":
-            copied = [one._replace(at=40 + number) for one in copied]
-        name, lines = f"n{number}", [*copied, *file.lines]
-        head: dict[str, Any] = {"type": "session", "version": 3, "id": name, "timestamp": iso_ms(T + number)}
-        head |= {"cwd": "/", "sessionKey": f"agent:main:{name}", "agentId": "main"}
-        if file.program == "codex":
-            head = {"timestamp": iso_ms(T + number), "type": "session_meta", "payload": {"id": name, "cwd": "/"}}
-            if place is not None:
-                head["payload"]["forked_from_id"] = f"n{place}"
-        elif file.program != "v3":
-            head = {"type": "nothing", "timestamp": iso_ms(T + number)}
-        rows = [json.dumps(head), *(_write(file.program, one) for one in lines)]
-        (self.folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
-        self._said.append(lines)
-        self.sessions.append(self._open(file.program, name))
+        for program, name, text in _lay_out(files, "n{}"):
+            (folder / f"{name}.jsonl").write_text(text)
+            self.sessions.append(self._open(program, name))
 
     def _open(self, program: str, name: str) -> Session:
         fd = os.open(self.folder, os.O_RDONLY)
