@@ -101,6 +101,7 @@ def test_a_killed_daemon_leaves_no_agent_and_its_sessions_go_on_with_nothing_dou
     acp.kill()
     acp.start()
     assert not Path(f"/proc/{pid}").exists()
+    assert list((acp.run / "acp").glob("*")) == []
     ended = acp.call("agent.wait", runId=sent["runId"])
     assert (ended["status"], ended["error"]) == ("error", "interrupted")
     assert acp.reply(key, "known")["reply"] == "first | wait for ever | known"

@@ -125,6 +125,7 @@ class AgentProcess:
                 nursery.start_soon(self._watch, program)
                 failure = await self._greet()
                 if failure is None:
+                    log.info("an agent was started", agent=self._rules.agent_id)
                     task_status.started()
                     nursery.start_soon(self._end_after_rest)
                     await self._over.wait()
@@ -134,6 +135,7 @@ class AgentProcess:
             with trio.CancelScope(shield=True):
                 await program.end(process.KILL_GRACE_S + process.REAP_S)
                 await program.aclose()
+            log.info("an agent has ended", agent=self._rules.agent_id, status=program.status)
         if failure is not None:
             raise failure
 
