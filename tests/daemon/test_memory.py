@@ -39,6 +39,23 @@ def test_garbage_is_freed_while_the_store_is_read() -> None:
 
 
 @pytest.mark.usefixtures("_usual_collector")
+def test_what_was_imported_before_is_not_gone_over_at_the_end_of_the_start() -> None:
+    generations: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            generations.append(info["generation"])
+
+    memory.collect_rarely()
+    gc.callbacks.append(note)
+    try:
+        memory.freeze_gc()
+    finally:
+        gc.callbacks.remove(note)
+    assert generations and max(generations) < 2
+
+
+@pytest.mark.usefixtures("_usual_collector")
 def test_no_garbage_is_kept_for_ever() -> None:
     thresholds = gc.get_threshold()
     memory.collect_rarely()
