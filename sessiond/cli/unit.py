@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from sessiond.cli.completion import text_for
-from sessiond.cli.frame.command import Args, Command, Option
+from sessiond.cli.frame.command import JSON, Args, Command, Option
 from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed
-from sessiond.cli.terminal.output import lines
+from sessiond.cli.terminal.output import as_json, lines
 from sessiond.errors import reason_of
 
 TYPE_CHECKING = False
@@ -71,6 +71,8 @@ def run(args: Args) -> int | None:
     texts = _unit_texts(files)
     if args.install:
         _install(files, texts)
+    elif args.json:
+        as_json({str(files.units / name): text for name, text in texts.items()})
     else:
         for name, text in texts.items():
             lines([f"# {files.short_path(files.units / name)}", text])
@@ -203,6 +205,7 @@ COMMAND = Command(
         Option("--print", "Print the units (the default).", kind="flag"),
         Option("--install", "Write the units, completions and the manual, and start it.", kind="flag"),
         Option("--uninstall", "Stop it, and remove what --install wrote.", kind="flag"),
+        JSON,
     ),
     examples=("sessiond unit --install", "sessiond unit --print | less"),
 )

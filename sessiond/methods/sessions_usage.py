@@ -1,4 +1,4 @@
-"""`sessions.usage`: tokens and cost of the sessions that the caller may see, by session, model and day (UTC)."""
+"""`sessions.usage`: tokens and cost of the sessions that the caller may see, by session, model, day (UTC), and more."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from msgspec import UNSET, UnsetType
 from sessiond.errors import InvalidParams
 from sessiond.methods.params import TIMES, Params, Result, clamp_to, says
 from sessiond.methods.services import Context
-from sessiond.model.keys import is_listed
+from sessiond.model.keys import agent_of, is_foreign, is_listed
 from sessiond.rpc.method import Method
+from sessiond.sessions.listing import source_of
 from sessiond.sessions.resolve import reaches
-from sessiond.sessions.usage import UsageCount, UsageSum
+from sessiond.sessions.usage import UsageCount, UsageSum, sum_by
 from sessiond.store.catalog import Session
 
 # Checking the visibility of this many sessions takes half a millisecond; then other tasks run.
@@ -64,11 +65,32 @@ class DayUsage(UsageFields, frozen=True, kw_only=True):
     day: Annotated[str, says("The day in UTC, such as `2026-01-31`.")]
 
 
+class ProjectUsage(UsageFields, frozen=True, kw_only=True):
+    """The usage of the sessions that worked in one folder."""
+
+    cwd: Annotated[str, says("The folder; empty for sessions of which it is not known.")]
+
+
+class AgentUsage(UsageFields, frozen=True, kw_only=True):
+    """The usage of one agent of ours."""
+
+    agent_id: Annotated[str, says("The agent; empty for sessions of other programs.")]
+
+
+class SourceUsage(UsageFields, frozen=True, kw_only=True):
+    """The usage of the sessions of one program."""
+
+    source: Annotated[str, says("The program; `sessiond` for our own sessions.")]
+
+
 class SessionsUsageResult(Result, frozen=True, kw_only=True, omit_defaults=False):
     totals: Annotated[UsageFields, says("The total.")]
     by_session: Annotated[list[SessionUsage], says("By session, the most tokens first.")]
     by_model: Annotated[list[ModelUsage], says("By model, the most tokens first.")]
     by_day: Annotated[list[DayUsage], says("By day, the earliest first.")]
+    by_project: Annotated[list[ProjectUsage], says("By folder, the most tokens first.")]
+    by_agent: Annotated[list[AgentUsage], says("By agent, the most tokens first.")]
+    by_source: Annotated[list[SourceUsage], says("By program, the most tokens first.")]
 
 
 async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResult:
@@ -91,7 +113,22 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
             for model, usage in sorted(count.by_model.items(), key=lambda item: -item[1].total_tokens)
         ],
         by_day=[DayUsage(day=day, **_fields(usage)) for day, usage in sorted(count.by_day.items())],
+        by_project=[
+            ProjectUsage(cwd=cwd, **_fields(usage))
+            for cwd, usage in sum_by(count.by_session, lambda one: one.entry.cwd or "").items()
+        ],
+        by_agent=[
+            AgentUsage(agent_id=agent, **_fields(usage)) for agent, usage in sum_by(count.by_session, _agent_of).items()
+        ],
+        by_source=[
+            SourceUsage(source=source, **_fields(usage))
+            for source, usage in sum_by(count.by_session, lambda one: source_of(one.key)).items()
+        ],
     )
+
+
+def _agent_of(session: Session) -> str:
+    return "" if is_foreign(session.key) else agent_of(session.key)
 
 
 async def _visible(ctx: Context, key: str | None) -> list[Session]:
@@ -124,5 +161,5 @@ METHOD = Method(
     SessionsUsageParams,
     SessionsUsageResult,
     handle,
-    "Tokens and cost by session, model and day.",
+    "Tokens and cost by session, model, day, folder, agent and program.",
 )

@@ -1,4 +1,4 @@
-"""Sum up tokens and costs over transcripts: by session, by model and by day.
+"""Sum up tokens and costs over transcripts: by session, by model, by day, and by what sessions have in common.
 
 The caller passes in which sessions to count and the prices for messages without a cost. Every transcript is read, also
 archived ones, because the sums in the entries are not split by time and model. Source: protocol.md, "The gateway's
@@ -7,7 +7,7 @@ calls".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -42,6 +42,24 @@ class UsageSum(msgspec.Struct):
         self.total_tokens += int(usage.total_tokens) or sum(parts)
         if cost is not None:
             self.cost_usd = (self.cost_usd or 0.0) + cost
+
+    def merge(self, other: UsageSum) -> None:
+        """Add another sum."""
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cache_read += other.cache_read
+        self.cache_write += other.cache_write
+        self.total_tokens += other.total_tokens
+        if other.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+
+
+def sum_by(by_session: Mapping[Session, UsageSum], name_of: Callable[[Session], str]) -> dict[str, UsageSum]:
+    """The sums of sessions with the same `name_of`, the most tokens first."""
+    sums: dict[str, UsageSum] = {}
+    for session, usage in by_session.items():
+        sums.setdefault(name_of(session), UsageSum()).merge(usage)
+    return dict(sorted(sums.items(), key=lambda item: -item[1].total_tokens))
 
 
 class _AssistantHead(msgspec.Struct, frozen=True, gc=False):

@@ -5,6 +5,7 @@ With systemd: `just test-packaging`.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -63,6 +64,12 @@ def test_the_service_starts_the_program_that_printed_it(home: Path, monkeypatch:
     )
     assert "\nExecStart=%h/.local/bin/sessiond serve\n" in done.stdout
     assert all(f"# ~/.config/systemd/user/{unit}\n" in done.stdout for unit in UNITS)
+    units = json.loads(
+        subprocess.run(
+            [program, "unit", "--json"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True
+        ).stdout
+    )
+    assert [Path(name).name for name in units] == list(UNITS)
     by_module = subprocess.run(
         [sys.executable, "-m", "sessiond", "unit"],
         env={**os.environ, "PYTHONPATH": path},

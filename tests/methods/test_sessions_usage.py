@@ -75,6 +75,9 @@ async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Pat
                 _expected_row(30, day="2026-11-23"),
                 _expected_row(3, day="2026-11-24"),
             ],
+            "byProject": [_expected_row(933, 0.3, cwd="/")],
+            "byAgent": [_expected_row(933, 0.3, agentId="main")],
+            "bySource": [_expected_row(933, 0.3, source="sessiond")],
         }
         # The daemon's own counters of the live session agree.
         entry = daemon.services.store.catalog.by_key["agent:main:s0"].entry

@@ -25,6 +25,7 @@ COMMANDS = {
         "watch": "",
         "web": "",
         "search": "",
+        "usage": "",
         "spawn": "",
         "agents": "",
         "create": "",

@@ -1,0 +1,91 @@
+"""`sessiond usage` against a stand-in for the daemon: tables, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sessiond.cli.frame.registry import find
+from sessiond.cli.usage import GROUPS
+
+
+def row(total: int, cost: float | None = None, **more: Any) -> dict[str, Any]:
+    sums = {"inputTokens": total - 2, "outputTokens": 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": total}
+    return {**more, **sums, **({} if cost is None else {"costUsd": cost})}
+
+
+ANSWER = {
+    "totals": row(30_000, 1.5),
+    "byDay": [row(10_000, day="2026-01-01"), row(20_000, 1.5, day="2026-01-02")],
+    "byModel": [row(30_000, 1.5, model="=big\x1b[2J")],
+    "byProject": [row(20_000, cwd="/work/a"), row(10_000, cwd="")],
+    "byAgent": [row(30_000, agentId="")],
+    "bySource": [row(30_000, source="claude")],
+    "bySession": [row(30_000, key="claude:x", sessionId="x", archived=False)],
+}
+
+
+@pytest.fixture
+def asked(fake: Any) -> list[dict[str, Any]]:
+    """The parameters of each call."""
+    seen: list[dict[str, Any]] = []
+
+    def answer(params: dict[str, Any], _connection: Any) -> dict[str, Any]:
+        seen.append(params)
+        return ANSWER
+
+    fake.answers["sessions.usage"] = answer
+    return seen
+
+
+def test_rows_for_programs_are_whole_numbers(sessiond: Callable[..., Any], asked: list[dict[str, Any]]) -> None:
+    done = sessiond("usage", "main", "--since", "7d")
+    assert (done.status, [re.split(" {2,}", line) for line in done.out.splitlines()[:2]]) == (
+        0,
+        [
+            ["DAY", "INPUT", "OUTPUT", "CACHE READ", "CACHE WRITE", "TOTAL", "COST"],
+            ["2026-01-01", "9998", "2", "0", "0", "10000", "-"],
+        ],
+    )
+    assert asked[0]["key"] == "main" and asked[0]["since"] > 0
+    assert "neither" not in done.err
+
+
+def test_every_grouping_names_its_rows_and_csv_has_no_formula(
+    sessiond: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    names = {}
+    for by in GROUPS:
+        done = sessiond("usage", "--by", by, "--csv")
+        head, *rows = csv.reader(io.StringIO(done.out))
+        assert (done.status, head) == (
+            0,
+            [by, "inputTokens", "outputTokens", "cacheRead", "cacheWrite", "totalTokens", "costUsd"],
+        )
+        names[by] = [each[0] for each in rows]
+    assert names == {
+        "day": ["2026-01-01", "2026-01-02"],
+        "model": ["'=big\x1b[2J"],
+        "project": ["/work/a", "(no folder known)"],
+        "agent": ["(other programs)"],
+        "source": ["claude"],
+        "session": ["claude:x"],
+    }
+    assert "\x1b" not in sessiond("usage", "--by", "model").out
+    assert json.loads(sessiond("usage", "--json").out) == ANSWER
+    assert sessiond("usage", "--json", "--csv").status == 2
+    assert sessiond("usage", "--by", "moon").status == 2
+    assert len(asked) == len(GROUPS) + 2
+
+
+def test_nothing_used_is_said(sessiond: Callable[..., Any], fake: Any) -> None:
+    fake.answers["sessions.usage"] = lambda *_: {**ANSWER, "byDay": [], "totals": row(0)}
+    done = sessiond("usage")
+    assert (done.status, done.out) == (0, "") and "no tokens are counted yet" in done.err
+    assert find("usage") is not None
