@@ -10,12 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.patience import PATIENCE_S
 
+from sessiond.daemon.http_page import PageFiles
 from tests.system import private_systemd
 from tests.system.private_systemd import HOME, PrivateSystemd
 
@@ -58,6 +61,10 @@ def test_the_single_file_serves_and_answers_from_an_empty_home(single_file: Path
                 time.sleep(0.05)
             sent = run("send", "main", "hello", "--json")
             assert (sent.returncode, json.loads(sent.stdout)["status"]) == (0, "ok"), sent.stderr
+            address = json.loads(run("web", "--json").stdout)["address"]
+            page = urllib.request.Request(address, headers={"Accept": "text/html"})
+            with urllib.request.urlopen(page, timeout=PATIENCE_S) as got:
+                assert b"<!doctype html>" in got.read()
             assert [row["key"] for row in json.loads(run("list", "--json").stdout)["sessions"]] == ["main"]
             assert run("mcp", "--help").returncode == 0
         finally:
@@ -142,6 +149,12 @@ def wheel(shared: Path) -> Path:
         builds.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
     assert builds[0] == builds[1] and len(builds[0]) == 2
     return next(out.glob("*.whl"))
+
+
+def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        names = {name.removeprefix("sessiond/web/") for name in packed.namelist() if name.startswith("sessiond/web/")}
+    assert names >= set(PageFiles().names) >= {"index.html", "page.js", "client.js"}
 
 
 def uv_tool(systemd: PrivateSystemd, wheel: Path, _file: Path) -> tuple[str, list[str]]:
