@@ -14,7 +14,7 @@ from sessiond.ranges import PAGE_TTL_S
 
 READ_SCOPES = ("list", "read")
 # What a person does all day; not what ends, deletes or changes settings.
-WRITE_SCOPES = (*READ_SCOPES, *(scope for scope in ("send", "spawn", "answer") if scope in SCOPES))
+WRITE_SCOPES = tuple(scope for scope in SCOPES if scope != "admin")
 
 
 def run(args: Args) -> None:
@@ -69,7 +69,7 @@ COMMAND = Command(
     run=run,
     options=(
         Option("--print", "Print the address instead of opening a browser.", kind="flag"),
-        Option("--write", "The page may also send, spawn and answer.", kind="flag"),
+        Option("--write", "The page may also send and spawn.", kind="flag"),
         Option("--admin", "The page may do everything.", kind="flag"),
         Option(
             "--ttl",
