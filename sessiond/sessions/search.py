@@ -182,11 +182,14 @@ class Search:
         dialect = place.session.dialect
         if dialect.joins and offset in place.seen:
             return
-        text = dialect.text_in(line)
-        if self._piece not in fold_case(text):
+        # Our own lines have a quicker way to their text than to parse them; others are parsed for it.
+        if place.session.entry.source is None and self._piece not in fold_case(dialect.text_in(line)):
             return
         record = _parse(dialect, line)
         if record is None or record.message is None:
+            return
+        text = text_of(record.message, "\n")
+        if self._piece not in fold_case(text):
             return
         found = Line(offset, offset + len(line) + 1, record)
         if dialect.joins and record.message_id is not None and record.role not in TOOL_ROLES:
