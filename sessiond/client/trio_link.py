@@ -44,6 +44,8 @@ class TrioLink:
                 await connection.connect(path)
                 await link._initialize(hello)
                 return link
+            if within_s is not None and within_s < CONNECT_TIMEOUT_S:
+                raise CallTimeout(f"sessiond did not answer within {within_s:g} s")
             raise DaemonNotRunning(path, "no answer")
         except OSError as error:
             raise connect_error(path, error) from None

@@ -132,7 +132,8 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
 def _describe(params: SessionsSearchParams) -> str:
     """What search it is: all that decides which messages are found, and in which order."""
     fields = (params.query, params.session_key, params.role, params.since, params.until, params.cwd)
-    return repr((*fields, sorted(set(params.sources or ())), params.include_archived))
+    described = (*fields, sorted(set(params.sources or ())), params.include_archived)
+    return msgspec.json.encode(described).decode()
 
 
 def _describe_match(match: Match, cursor: str) -> SearchMatch:

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
 import queue
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from support.patience import PATIENCE_S
 
-from sessiond.client import AttachedRun, CallTimeout, ConnectionLost, DaemonNotRunning, Event, RpcError, TrioClient
+from sessiond.client import (
+    AttachedRun,
+    CallTimeout,
+    Client,
+    ConnectionLost,
+    DaemonNotRunning,
+    Event,
+    RpcError,
+    TrioClient,
+)
 
 
 async def taken(box: queue.Queue[Any]) -> Any:
@@ -273,3 +284,15 @@ async def test_a_wait_goes_on_over_a_lost_connection(fake: Any, no_answer: Any) 
     with trio.fail_after(PATIENCE_S):
         async with TrioClient(str(fake.path)) as client:
             assert await client.wait("r1") == {"runId": "r1", "status": "ok"}
+
+
+async def test_the_limit_of_a_call_bounds_its_connection_too(tmp_path: Path) -> None:
+    """A daemon that hangs takes connections and answers nothing."""
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(tmp_path / "d.sock"))
+        hanging.listen()
+        async with TrioClient(str(tmp_path / "d.sock")) as client:
+            with pytest.raises(CallTimeout):
+                await client.call("ping", timeout_s=0.05)
+        with Client(str(tmp_path / "d.sock")) as client, pytest.raises(CallTimeout):
+            client.call("ping", timeout_s=0.05)

@@ -261,6 +261,7 @@ LAYOUT = re.compile(
     r"store\.json|store\.lock|\.gitignore|tokens\.jsonl|keys/signing\.key"
     r"|agents/[a-z0-9][a-z0-9_-]{0,63}/(sessions/(archive/)?([a-z0-9][a-z0-9._-]{0,127}\.jsonl|sessions\.json|\.tmp-[0-9a-f]+)"
     r"|workspace/\.openclaw/attachments/[0-9a-f-]{36}/[^/]{1,255})"
+    r"|cache/search\.sqlite(-wal|-shm)?"
     r"|outbox/[a-z0-9._-]+\.json|spawning/[^/]+",
     re.DOTALL,
 )
