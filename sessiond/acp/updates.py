@@ -34,7 +34,9 @@ class SessionUpdates:
         # Live text is shown from the beginning of a message on, and only while none of it was missed.
         self._missed_some = True
         self._run_id: object = None
-        self._streamed: list[str] = []  # pieces, because a text that grows by each would be copied each time
+        # What came live and no message has said yet, by the kind of block that will. In pieces, because a text that
+        # grows by each would be copied each time.
+        self._streamed: dict[str, list[str]] = {"text": [], "thinking": []}
         self._count = 0  # of messages that came live; part of their ids
 
     def end_replay(self) -> None:
@@ -55,7 +57,7 @@ class SessionUpdates:
 
     def end_turn(self) -> list[Update]:
         """What is left to be said when a run has ended."""
-        self._streamed.clear()
+        self._forget_live()
         return self._calls.fail_open()
 
     def take(self, event: Event) -> list[Update]:
@@ -70,18 +72,33 @@ class SessionUpdates:
             return []
         if event.name == "session.tool":
             return self._calls.take_live(event.params)
-        if event.name == "session.delta":
-            return self._take_delta(event)
+        if event.name in ("session.delta", "session.thought"):
+            return self._take_piece(event, is_thought=event.name == "session.thought")
         return []
 
-    def _take_delta(self, event: Event) -> list[Update]:
+    def _take_piece(self, event: Event, *, is_thought: bool) -> list[Update]:
         text = event.get("text")
         if not isinstance(text, str) or not text:
             return []
         if event.get("runId") != self._run_id:
-            self._run_id, self._streamed = event.get("runId"), []
-        self._streamed.append(text)
-        return _chunks("agent_message_chunk", _text_block(text), self._live_id())
+            self._run_id = event.get("runId")
+            self._forget_live()
+        self._streamed["thinking" if is_thought else "text"].append(text)
+        kind = "agent_thought_chunk" if is_thought else "agent_message_chunk"
+        return _chunks(kind, _text_block(text), self._live_id())
+
+    def _forget_live(self) -> None:
+        for pieces in self._streamed.values():
+            pieces.clear()
+
+    def _new_of_live(self, kind: str, text: str) -> str:
+        """What of a block that is stored now did not come live."""
+        pieces = self._streamed[kind]
+        if not pieces:
+            return text
+        rest, later = _after_live("".join(pieces), text)
+        self._streamed[kind] = [later] if later else []
+        return rest
 
     def _live_id(self) -> str:
         return f"{self._run_id}.{self._count}"
@@ -111,7 +128,7 @@ class SessionUpdates:
         return updates
 
     def _take_answer(self, message_id: str, blocks: list[dict[str, Any]], had: list[_Fragment]) -> list[Update]:
-        shown_id = self._live_id() if self._streamed else message_id
+        shown_id = self._live_id() if any(self._streamed.values()) else message_id
         updates: list[Update] = []
         for block, before in zip(blocks, [*had, *[("", "")] * len(blocks)], strict=False):
             if block.get("type") == "toolCall":
@@ -119,13 +136,11 @@ class SessionUpdates:
                 continue
             new = _new_part(block, before)
             if new.get("type") == "thinking":
-                thought = _text(new.get("thinking"))
+                thought = self._new_of_live("thinking", _text(new.get("thinking")))
                 updates += _chunks("agent_thought_chunk", _text_block(thought), shown_id) if thought else []
                 continue
-            if new.get("type") == "text" and self._streamed:
-                rest, later = _after_live("".join(self._streamed), _text(new.get("text")))
-                self._streamed = [later] if later else []
-                new = _text_block(rest)
+            if new.get("type") == "text":
+                new = _text_block(self._new_of_live("text", _text(new.get("text"))))
             content = _content(new)
             updates += _chunks("agent_message_chunk", content, shown_id) if content else []
         self._count += 1

@@ -187,7 +187,8 @@ class SseSink:
 
 
 def _live_name(event: Event) -> str:
-    return {"session.delta": "delta", "session.tool": "tool"}.get(getattr(event, "method", ""), "changed")
+    names = {"session.delta": "delta", "session.thought": "thought", "session.tool": "tool"}
+    return names.get(getattr(event, "method", ""), "changed")
 
 
 async def _follow(

@@ -17,7 +17,15 @@ import trio
 
 from sessiond.events.delayed_retry import RETRY_S
 from sessiond.events.omission import join_omitted, omit_content
-from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncReason, approximate_bytes
+from sessiond.model.event import (
+    TEXT_METHODS,
+    ChangedEvent,
+    Event,
+    LiveEvent,
+    MessageEvent,
+    ResyncReason,
+    approximate_bytes,
+)
 
 # Together with limits.maxQueuedEvents (1,024) the bound of the memory that a subscriber which does not read may cost.
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
@@ -249,8 +257,8 @@ class Subscription:
         # Sessions that are replayed get a `session.resync`. For the others one event per run counts what was omitted.
         missed: dict[object, LiveEvent] = {}
         for event in self.queue:
-            if isinstance(event, LiveEvent) and event.method == "session.delta":
-                run, short = (event.key, event.fields.get("runId")), omit_content(event)
+            if isinstance(event, LiveEvent) and event.method in TEXT_METHODS:
+                run, short = (event.key, event.method, event.fields.get("runId")), omit_content(event)
                 missed[run] = join_omitted(missed.get(run), short) or short
         self.queue = deque(event for event in missed.values() if event.key not in self.behind)
         self._queued_bytes = sum(map(approximate_bytes, self.queue))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sessiond.model.event import ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
+from sessiond.model.event import TEXT_METHODS, ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
 from sessiond.model.row import Row, row_of
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import mask_next, mask_title
@@ -107,7 +107,7 @@ def message_params(event: MessageEvent, masks: Patterns | None) -> dict[str, Any
 
 
 def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
-    if event.method == "session.delta":
+    if event.method in TEXT_METHODS:
         return {**event.fields, "text": mask_next(event.previous_text, event.fields["text"], masks)}
     raw, changed = mask_message(msgspec.json.encode(event.fields), masks)
     masked: dict[str, Any] = msgspec.json.decode(raw) if changed else event.fields

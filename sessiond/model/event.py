@@ -50,15 +50,21 @@ class ChangedEvent(msgspec.Struct, frozen=True):
     spawned_by: str | None = None
 
 
+# Those that carry a piece of a text.
+TEXT_METHODS = ("session.delta", "session.thought")
+
+
 class LiveEvent(msgspec.Struct, frozen=True):
-    """`session.tool` or `session.delta`: live, never stored. `fields` are its params besides the session key.
+    """`session.tool`, `session.delta` or `session.thought`: live, never stored.
+
+    `fields` are its params besides the session key.
 
     `previous_text` is the end of the text before a delta, because a secret may be split between two deltas. `size` is
     the approximate size of the fields in bytes.
     """
 
     key: str
-    method: Literal["session.tool", "session.delta"]
+    method: Literal["session.tool", "session.delta", "session.thought"]
     fields: dict[str, Any]
     spawned_by: str | None = None
     previous_text: str = ""

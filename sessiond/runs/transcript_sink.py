@@ -51,7 +51,7 @@ class TranscriptSink:
         self._store, self._bus, self._run, self._clock = store, bus, run, clock
         self.reply_so_far = ReplySoFar()
         self._native_session_id: str | None = run.session.entry.native_session_id
-        self._tail = ""
+        self._tail = self._thought_tail = ""
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
         # Cleared before the write: what is printed during the write belongs to the next message.
@@ -76,6 +76,11 @@ class TranscriptSink:
         )
         self._tail = _tail_of(self._tail + text)
         self._run.printed = end_of_text(self._run.printed + text, _MAX_PRINTED_CHARS)
+
+    def thought_delta(self, text: str) -> None:
+        fields = {"runId": self._run.run_id, "text": text}
+        self._publish_live("session.thought", fields, before=self._thought_tail, size=len(text))
+        self._thought_tail = _tail_of(self._thought_tail + text)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}

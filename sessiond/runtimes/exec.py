@@ -28,6 +28,7 @@ from sessiond.runtimes.output import (
     NativeSession,
     Output,
     TextOutput,
+    ThoughtDelta,
     Tool,
     TranscriptLines,
 )
@@ -226,6 +227,8 @@ async def _apply(events: Iterator[Event], sink: RunSink, summary: TurnSummary) -
         match event:
             case Delta():
                 sink.delta(event.text)
+            case ThoughtDelta():
+                sink.thought_delta(event.text)
             case Tool():
                 sink.tool(event.phase, event.tool_call_id, event.name, **event.extra)
             case MessageOutput():

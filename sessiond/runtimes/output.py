@@ -32,6 +32,12 @@ class Delta(msgspec.Struct, frozen=True):
     text: str
 
 
+class ThoughtDelta(msgspec.Struct, frozen=True):
+    """Live text of what the agent thinks."""
+
+    text: str
+
+
 class Tool(msgspec.Struct, frozen=True):
     """A live tool event."""
 
@@ -73,7 +79,7 @@ class Ended(msgspec.Struct, frozen=True):
     model: str | None = None
 
 
-Event = Delta | Tool | MessageOutput | CustomOutput | NativeSession | Ended
+Event = Delta | ThoughtDelta | Tool | MessageOutput | CustomOutput | NativeSession | Ended
 
 
 class LineParser(Protocol):

@@ -95,6 +95,9 @@ class RunSink(Protocol):
     def delta(self, text: str) -> None:
         """Live text of the reply. Not stored."""
 
+    def thought_delta(self, text: str) -> None:
+        """Live text of what the agent thinks. Not stored."""
+
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         """A live tool event. Not stored."""
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import acp_agent_path
 from support.acp_editor import CallRefused, RawEditor, SdkEditor, describe_update
+from support.acp_schema import check_update
 from support.real_daemon import Daemon
 
 AGENT = Path(__file__).parent.parent / "support" / "acting_agent.py"
@@ -24,6 +26,10 @@ runtime = {{ type = "exec", input = "json", output = "jsonl", command = {COMMAND
 [[agents.list]]
 id = "echo"
 runtime = {{ type = "echo" }}
+
+[[agents.list]]
+id = "speaker"
+runtime = {{ type = "acp", command = ["{sys.executable}", "-S", "{acp_agent_path.PATH}"], permissions = "allow" }}
 """
 WORK = [
     "agent: I look. ",
@@ -206,6 +212,29 @@ def test_links_texts_and_images_reach_the_agent(editors: tuple[SdkEditor, SdkEdi
     assert message.startswith("look at [@a.py](file:///w/a.py) [@b.txt](file:///w/b.txt)\n\n<context ref=")
     assert files == ["image-1.png"]
     assert load(first, session, project)[:2] == [f"user: {message}", "user: image"]
+
+
+def test_an_agent_that_speaks_the_protocol_itself_is_passed_on_as_it_speaks(acting: Daemon, project: Path) -> None:
+    with RawEditor(acting, "--agent", "speaker") as editor:
+        session = editor.call("session/new", cwd=str(project), mcpServers=[])["sessionId"]
+
+        def shown(words: str) -> tuple[str, list[str]]:
+            editor.updates.clear()
+            blocks = [{"type": "text", "text": words}]
+            answer = editor.call("session/prompt", sessionId=session, prompt=blocks)
+            for update in editor.updates:
+                check_update({"sessionId": session, "update": update})
+            return answer["stopReason"], [text for update in editor.updates if (text := describe_update(update))]
+
+        shown("hello")  # the agent is started
+        said = [f"agent: {words}" for words in ("one ", "two", "three", "four")]
+        assert shown("messages") == ("end_turn", ["thought: hm", *said])
+        stop, steps = shown("order")
+        assert (stop, steps[0], steps[-1]) == ("end_turn", "call c1 in_progress", "agent: chose yes")
+        named = {(update.get("title"), update.get("kind")) for update in editor.updates if "title" in update}
+        assert ("Run it", "execute") in named
+        assert shown("stop max_tokens")[0] == "max_tokens"
+        assert shown("stop refusal")[0] == "refusal"
 
 
 def test_errors_say_what_is_wrong(acting: Daemon, editors: tuple[SdkEditor, SdkEditor], project: Path) -> None:

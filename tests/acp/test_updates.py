@@ -120,6 +120,18 @@ def test_text_that_came_live_is_not_shown_again(pieces: list[str], stored: list[
     assert shown(live(), *events) == [("agent_message", words) for words in chunks]
 
 
+def test_thoughts_come_live_before_the_text_and_are_not_shown_again() -> None:
+    thought = [Event("session.thought", {"runId": "r", "text": words}) for words in ("let ", "me ")]
+    answer = said("assistant", [{"type": "thinking", "thinking": "let me see"}, text("I see.")])
+    assert shown(live(), *thought, delta("I "), answer) == [
+        ("agent_thought", "let "),
+        ("agent_thought", "me "),
+        ("agent_message", "I "),
+        ("agent_thought", "see"),
+        ("agent_message", "see."),
+    ]
+
+
 @given(st.text(min_size=1, max_size=40), st.lists(st.integers(0, 40), max_size=6))
 def test_live_pieces_and_the_message_give_its_text_once(words: str, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(words)) for cut in cuts)]
@@ -337,6 +349,7 @@ EVENTS = st.one_of(
         st.sampled_from(["toolCallId", "name", "phase", "args", "result", "isError", "title", "kind", "locations"]), ANY
     )),
     st.builds(lambda t, r: Event("session.delta", {"text": t, "runId": r}), ANY, ANY),
+    st.builds(lambda t, r: Event("session.thought", {"text": t, "runId": r}), ANY, ANY),
     st.builds(lambda rest: Event("session.resync", rest), st.just({"reason": "reset"})),
 )  # fmt: skip
 

@@ -41,6 +41,8 @@ class Recorder:
     def delta(self, text: str) -> None:
         self.deltas.append(text)
 
+    def thought_delta(self, text: str) -> None: ...
+
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         self.tools.append((phase, name))
 

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.events.subscription import MAX_QUEUED_BYTES, Subscription
-from sessiond.model.event import LiveEvent, approximate_bytes
+from sessiond.model.event import TEXT_METHODS, LiveEvent, approximate_bytes
 
 
 class BlockedSink:
@@ -18,8 +18,8 @@ class BlockedSink:
         raise AssertionError
 
 
-def delta(run, size):
-    return LiveEvent("agent:main:main", "session.delta", {"runId": run, "text": "d" * size}, size=size)
+def delta(run, size, method="session.delta"):
+    return LiveEvent("agent:main:main", method, {"runId": run, "text": "d" * size}, size=size)
 
 
 def test_300_mb_of_unsent_deltas_are_counted_and_not_kept():
@@ -42,18 +42,21 @@ def test_a_tool_event_that_does_not_fit_keeps_its_identity():
     assert subscription.take().fields == {**kept, "omitted": {"bytes": 5_000_100}}
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3_000_000)), max_size=60), st.integers(1, 20))
+PIECES = st.tuples(st.sampled_from("abc"), st.integers(0, 3_000_000), st.sampled_from(TEXT_METHODS))
+
+
+@given(st.lists(PIECES, max_size=60), st.integers(1, 20))
 def test_every_byte_is_queued_or_counted_as_omitted(deltas, limit):
     subscription = Subscription(BlockedSink(), limit=limit)
     subscription.keys["agent:main:main"] = lambda *_: True
-    for run, size in deltas:
-        subscription.offer(delta(run, size))
+    for piece in deltas:
+        subscription.offer(delta(*piece))
         assert len(subscription.queue) <= limit
         assert (
             subscription._queued_bytes
             == sum(map(approximate_bytes, subscription.queue))
             <= MAX_QUEUED_BYTES + 400 * limit
         )
-    if limit > 3:
+    if limit > 3 * len(TEXT_METHODS):
         counted = sum(event.fields.get("omitted", {}).get("bytes", 0) + event.size for event in subscription.queue)
-        assert counted == sum(size for _, size in deltas)
+        assert counted == sum(size for _, size, _ in deltas)

@@ -122,6 +122,8 @@ async def test_secrets_are_masked_in_messages_and_in_live_text(tmp_path: Path) -
     async with in_process_daemon(tmp_path) as daemon:
         store, patterns = daemon.services.store, daemon.services.patterns()
         live = LiveEvent(KEY, "session.tool", {"runId": "r", "phase": "end", "output": "password=abcdef123456"})
-        for event in (message_event(), live):
+        half = {"previous_text": "the password=abcd"}
+        thought = LiveEvent(KEY, "session.thought", {"runId": "r", "text": "abcdef123456 "}, **half)
+        for event in (message_event(), live, thought):
             assert "abcdef123456" in str(encode_call(*describe_event(store, event, None, None)))
             assert "abcdef123456" not in str(encode_call(*describe_event(store, event, None, patterns)))

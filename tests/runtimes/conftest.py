@@ -24,6 +24,7 @@ class Recorder:
         self.raw: list[bytes | None] = []
         self.customs: list[tuple[str, Any]] = []
         self.deltas: list[str] = []
+        self.thoughts: list[str] = []
         self.tools: list[tuple[str, str, str, dict[str, Any]]] = []
         self.sessions: list[str] = []
         self.arrived = trio.Event()
@@ -41,6 +42,9 @@ class Recorder:
     def delta(self, text: str) -> None:
         self.deltas.append(text)
         self.arrived.set()
+
+    def thought_delta(self, text: str) -> None:
+        self.thoughts.append(text)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
         self.tools.append((phase, tool_call_id, name, extra))

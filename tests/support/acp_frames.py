@@ -49,6 +49,8 @@ class SilentSink:
     def delta(self, text: str) -> None:
         self.said.set()
 
+    def thought_delta(self, text: str) -> None: ...
+
     def tool(self, *_: Any, **__: Any) -> None: ...
 
 

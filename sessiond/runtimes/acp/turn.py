@@ -23,7 +23,7 @@ from sessiond.runtimes.acp.frames import AgentFrame, AgentNotification, AgentReq
 from sessiond.runtimes.acp.process import AgentProcess
 from sessiond.runtimes.acp.session import OpenSession
 from sessiond.runtimes.acp.updates import UpdateReader, cost_since, turn_usage
-from sessiond.runtimes.output import CustomOutput, Delta, Event, MessageOutput, Tool
+from sessiond.runtimes.output import CustomOutput, Delta, Event, MessageOutput, ThoughtDelta, Tool
 from sessiond.runtimes.presets.fields import array, table, text
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
 from sessiond.runtimes.turn_summary import TurnSummary
@@ -160,6 +160,8 @@ class PromptTurn:
             match event:
                 case Delta():
                     self._sink.delta(event.text)
+                case ThoughtDelta():
+                    self._sink.thought_delta(event.text)
                 case Tool():
                     self._sink.tool(event.phase, event.tool_call_id, event.name, **event.extra)
                 case MessageOutput():

@@ -15,7 +15,7 @@ import msgspec
 
 from sessiond.runtimes.acp.message_draft import AcpMessageDraft
 from sessiond.runtimes.acp.tool_calls import CallLedger
-from sessiond.runtimes.output import ENVELOPE_BYTES, CustomOutput, Delta, Event
+from sessiond.runtimes.output import ENVELOPE_BYTES, CustomOutput, Delta, Event, ThoughtDelta
 from sessiond.runtimes.presets.fields import amount, count, table, text
 
 # The kind of an update goes into the type of a record.
@@ -95,6 +95,8 @@ class UpdateReader:
                 return
         if is_thought:
             yield from self._draft.add_thought(said, message_id)
+            if said:
+                yield ThoughtDelta(said)
             return
         yield from self._draft.add_text(said, message_id)
         if said:

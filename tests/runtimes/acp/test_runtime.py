@@ -642,6 +642,9 @@ class CountingSink:
     def delta(self, text: str) -> None:
         self.text += len(text)
 
+    def thought_delta(self, text: str) -> None:
+        self.text += len(text)
+
 
 async def test_a_hundred_megabytes_of_updates_need_no_memory(make_spec: Any, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()

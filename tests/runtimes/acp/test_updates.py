@@ -11,7 +11,7 @@ from support.rows import check_each
 
 from sessiond.runtimes.acp.tool_calls import LEFT_OPEN
 from sessiond.runtimes.acp.updates import ContextUsage, UpdateReader, cost_since, turn_usage
-from sessiond.runtimes.output import ENVELOPE_BYTES, CustomOutput, Delta, Event, MessageOutput, Tool
+from sessiond.runtimes.output import ENVELOPE_BYTES, CustomOutput, Delta, Event, MessageOutput, ThoughtDelta, Tool
 
 LIMIT = 8192
 
@@ -139,6 +139,7 @@ def test_a_thought_without_an_id_belongs_to_what_follows_it() -> None:
     _, events = read(
         chunk("hm", None, "agent_thought_chunk"), chunk("so", "1"), chunk("hm 2", "2", "agent_thought_chunk")
     )
+    assert [one.text for one in events if isinstance(one, ThoughtDelta)] == ["hm", "hm 2"]
     first, second = messages(events)
     assert first["content"] == [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}]
     assert second["content"] == [{"type": "thinking", "thinking": "hm 2"}]
