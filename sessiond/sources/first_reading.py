@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from sessiond.model.entry import Entry
 from sessiond.sources.folding_queue import SLICE_BYTES
-from sessiond.sources.reading import ListedFile
+from sessiond.sources.reading import ListedFile, ThreadTurn
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.snapshot import Snapshot
-from sessiond.tasks import let_others_run
 
 # So many bytes that were appended while the daemon did not run are folded at once.
 _MOST_APPENDED_BYTES = 4 * SLICE_BYTES
@@ -23,12 +22,11 @@ _MOST_APPENDED_BYTES = 4 * SLICE_BYTES
 def read_all(batch: Sequence[tuple[OpenRoot, ListedFile]], known: Snapshot) -> list[Entry | OSError | None]:
     """As `read_known`, of several files."""
     entries: list[Entry | OSError | None] = []
+    turn = ThreadTurn()
     for root, file in batch:
         saved = known.get(root.path, {}).get(file.place)
-        entry = read_known(root, file, saved)
-        entries.append(entry)
-        if entry is not saved:  # a known one takes microseconds
-            let_others_run()
+        entries.append(read_known(root, file, saved))
+        turn.pause_when_over()
     return entries
 
 

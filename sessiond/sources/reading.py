@@ -139,6 +139,21 @@ def refuse_compressed(session: Session) -> None:
         )
 
 
+class ThreadTurn:
+    """What a worker thread may do until others have their turn: a millisecond of a processor's time."""
+
+    __slots__ = ("_began",)
+
+    def __init__(self) -> None:
+        self._began = time.thread_time()
+
+    def pause_when_over(self) -> None:
+        """Give up the interpreter for a moment, where that time is over."""
+        if time.thread_time() - self._began > _TURN_S:
+            let_others_run()
+            self._began = time.thread_time()
+
+
 class FileReader:
     """Reads the sessions below one root."""
 
@@ -173,20 +188,17 @@ class FileReader:
         if file.size <= 2 * END_BYTES:
             return self.fold_slice(file.place, entry, file.size).entry
         with dirfd.closing(self.folder.open_file(file.place)) as fd:
-            head = self._fold_end(fd, 0, END_BYTES, entry)
+            turn = ThreadTurn()
+            head = self._fold_end(fd, 0, END_BYTES, entry, turn)
             begin = file.size - END_BYTES
-            tail = self._fold_end(fd, begin + _first_line(fd, begin), file.size, head)
+            tail = self._fold_end(fd, begin + _first_line(fd, begin), file.size, head, turn)
         return _mark_partial(_join_ends(head, tail), file)
 
-    def _fold_end(self, fd: int, begin: int, stop: int, entry: Entry) -> Entry:
-        turn = time.thread_time()
+    def _fold_end(self, fd: int, begin: int, stop: int, entry: Entry, turn: ThreadTurn) -> Entry:
         for line in self._lines(fd, begin, stop):
             if line.record is not None:
                 entry = self._dialect.fold(entry, line.record, line.offset, 0)
-            if time.thread_time() - turn > _TURN_S:
-                let_others_run()
-                turn = time.thread_time()
-        let_others_run()
+            turn.pause_when_over()
         return entry
 
     def fold_slice(self, place: str, entry: Entry, max_bytes: int) -> folding.Advance:
