@@ -44,7 +44,9 @@ class AcpDesk:
         self._command, self._env = speaker
 
     def start(self, permissions: str) -> Daemon:
-        env = {"HOME": str(self.home), **self._env, **self.program.setup(self.home, self.model.port)}
+        # Requests contain the servers' tools at once, as the stub needs it, instead of a tool to search for them.
+        env = {"HOME": str(self.home), "ENABLE_TOOL_SEARCH": "false", **self._env}
+        env |= self.program.setup(self.home, self.model.port)
         extra = []
         match self.program.name:
             case "codex":
@@ -60,9 +62,17 @@ class AcpDesk:
         lines = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
         lines.append("env = { " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in env.items()) + " }")
         return self.daemon.start(
+            '[tools.sessions]\nvisibility = "agent"\n'
             f'[[agents.list]]\nid = "main"\nworkspace = {json.dumps(str(self.workspace))}\n'
             f'runtime = {{ type = "acp", {", ".join(lines)} }}\n'
         )
+
+    def let_a_minute_pass(self) -> None:
+        """Gemini CLI names its files by the minute, and empties that of a session which is loaded in the minute of its
+        beginning.
+        """
+        if self.program.name == "gemini":
+            threading.Event().wait(61 - time.time() % 60)
 
     def say(self, text: str) -> Any:
         return self.wait_for_end(self.daemon.call("chat.send", sessionKey="main", message=text)["runId"])
@@ -131,9 +141,7 @@ def test_a_program_runs_an_allowed_command_stays_warm_and_resumes_after_a_kill(d
     before = desk.messages()
     daemon.kill()
     daemon.wait_for(lambda: not desk.processes(), "the program outlives the daemon")
-    if name == "gemini":
-        # It names its file by the minute, and empties that of a session which is loaded in the minute of its beginning.
-        threading.Event().wait(61 - time.time() % 60)
+    desk.let_a_minute_pass()
     daemon.start()
     assert desk.messages() == before
     assert desk.say("once more")["reply"] == "Answer 3 to: once more"
@@ -162,3 +170,31 @@ def test_a_program_is_denied_a_command_obeys_an_abort_and_goes_on(desk: AcpDesk)
     assert desk.wait_for_end(sent["runId"])["status"] == "aborted"
     assert desk.say("still there?")["reply"].endswith("still there?")
     assert desk.processes() == running
+
+
+def test_a_program_has_the_session_tools_and_a_child_goes_on_with_its_session(desk: AcpDesk) -> None:
+    daemon = desk.start("allow")
+    reader = "agent:main:mcp:reader"
+    daemon.call("sessions.create", key=reader)
+    ended = desk.say(f"please TELL {reader} the heron is grey")
+    assert ended["status"] == "ok", ended
+    (message,) = daemon.call("sessions_history", sessionKey=reader)["messages"]
+    assert message["content"] == "the heron is grey"
+    assert message["provenance"]["sourceSessionKey"] == "agent:main:main"
+    spawn = {"task": "what is grey?", "runtime": "acp", "agentId": "main"}
+    gone = (
+        "ses_00000000000000000000000000" if desk.program.name == "opencode" else "00000000-0000-4000-8000-000000000000"
+    )
+    before = len(daemon.rows())
+    error = daemon.failure("sessions_spawn", **spawn, resumeSessionId=gone)
+    assert (error["code"], error["data"]["code"], gone in error["message"]) == (
+        -32002,
+        "native_session_not_found",
+        True,
+    )
+    assert len(daemon.rows()) == before
+    desk.let_a_minute_pass()
+    (row,) = [row for row in daemon.rows() if row["key"] == "main"]
+    child = daemon.call("sessions_spawn", **spawn, resumeSessionId=row["nativeId"])
+    reply = desk.wait_for_end(child["runId"])["reply"]
+    assert reply.startswith("Answer 2 to:") and reply.rstrip().endswith("what is grey?")

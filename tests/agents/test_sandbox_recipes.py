@@ -79,9 +79,11 @@ def log_in(name: str, home: Path, port: int) -> dict[str, str]:
 
 
 class SandboxedDaemon:
-    """A daemon with the agent of the recipe, in a home with a login."""
+    """A daemon with the agent of the recipe, in a home with a login. Over ACP where there is a `speaker`."""
 
-    def __init__(self, daemon: Daemon, program: Any, path: Path, model: Any, home: Path) -> None:
+    def __init__(
+        self, daemon: Daemon, program: Any, path: Path, model: Any, home: Path, *, speaker: Any = None
+    ) -> None:
         self.daemon, self.home, self.model = daemon, home, model
         lines, agent = recipe(program.name)
         own = log_in(program.name, home, model.port)
@@ -93,6 +95,17 @@ class SandboxedDaemon:
         extra = ("--allowedTools", "Bash") if program.name == "claude" else program.extra
         runtime["command"] = [str(path), *extra]
         runtime["env"] |= own
+        if speaker is not None:
+            command, variables = speaker
+            options = [f"--model={program.model}"] if program.name == "gemini" else []
+            runtime |= {"type": "acp", "command": [*command, *options], "permissions": "allow"}
+            runtime["env"] |= variables
+            shown = {_packages(Path(word)) for word in (*command, str(path)) if Path(word).is_absolute()}
+            agent["sandbox"]["readOnly"] += [str(folder) for folder in shown]
+            if program.name == "codex":
+                runtime["env"]["INITIAL_AGENT_MODE"] = "agent-full-access"
+                settings = home / ".codex" / "config.toml"
+                settings.write_text(f'model = "{program.model}"\n{settings.read_text()}')
         agent["model"] = program.model
         daemon.environ["HOME"] = str(home)
         daemon.start("\n".join(render({"agents": {"list": [agent]}})) + "\n")
@@ -104,6 +117,11 @@ class SandboxedDaemon:
         with self.daemon.connect() as wire:
             wire.socket.settimeout(RUN_MS / 1000 + 10)
             return wire.call("agent.wait", runId=sent["runId"], timeoutMs=RUN_MS)
+
+
+def _packages(path: Path) -> Path:
+    """The folder `node_modules` that a file of a package is in."""
+    return next(folder for folder in path.parents if folder.name == "node_modules")
 
 
 @pytest.fixture
@@ -144,3 +162,20 @@ def test_a_recipe_of_the_page_works(box: SandboxedDaemon) -> None:
     assert any(path.is_file() and not path.is_symlink() for path in box.own_home.rglob("*"))
     tried = box.daemon.cli("agents", "test", box.id, timeout=100)
     assert tried.returncode == 0 and "answered after" in tried.stdout, tried.stderr
+
+
+@pytest.mark.parametrize("program", ["claude", "codex", "gemini", "opencode"], indirect=True)
+def test_a_recipe_serves_over_acp_as_well(
+    daemon: Daemon, program: Any, program_path: Path, speaker: Any, request: pytest.FixtureRequest
+) -> None:
+    reason = trio.run(Bubblewrap(private=()).find_problem)
+    if reason is not None:
+        pytest.skip(reason)
+    model, home = (request.getfixturevalue(name) for name in ("model", "home"))
+    box = SandboxedDaemon(daemon, program, program_path, model, home, speaker=speaker)
+    (box.home / "secret.txt").write_text("the heron is grey")
+    (box.own_home.parent / "probe.sh").write_text(f"cat {box.home}/secret.txt; echo forty-two\n")
+    ended = box.say("please RUN sh probe.sh")
+    assert ended["status"] == "ok", ended
+    assert "forty-two" in ended["reply"] and "heron" not in ended["reply"]
+    assert box.say("and again")["reply"].rstrip() == "Answer 2 to: and again"
