@@ -249,7 +249,8 @@ class IndexDatabase:
 
     def interrupt(self) -> None:
         """Let a statement that runs just now in another thread fail."""
-        self._connection.interrupt()
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it is being closed
+            self._connection.interrupt()
 
     def close(self, *, keep: bool) -> None:
         """Close it; with `keep` so that the next start can trust it, also after a power cut."""
