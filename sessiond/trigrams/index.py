@@ -35,6 +35,8 @@ log = structlog.get_logger("sessiond.search")
 IndexState = Literal["ready", "building", "off", "unsupported"]
 # The work of one slice; the pause after it is as long as the budget asks for.
 _SLICE_S = 0.01
+# After so much of it others have their turn.
+_PIECE_S = 0.0008
 # A full disk usually stays full for a while.
 _AFTER_TROUBLE_S = 60.0
 # Closing waits for the disk, but not for long: what was not closed is begun again after a power cut only.
@@ -287,10 +289,12 @@ class TrigramIndex:
 
     def _run_slice(self, work: Generator[None, None, None]) -> tuple[bool, float]:
         """Whether there is more, and how much of a core it took."""
-        began = time.thread_time()
+        began = rested = time.thread_time()
         for _ in work:
-            used_s = time.thread_time() - began
-            if used_s >= _SLICE_S or self._is_stopping:
-                return True, used_s
-            let_others_run()
+            now = time.thread_time()
+            if now - began >= _SLICE_S or self._is_stopping:
+                return True, now - began
+            if now - rested >= _PIECE_S:
+                let_others_run()
+                rested = now
         return False, time.thread_time() - began
