@@ -14,7 +14,7 @@ export class CodeBlock extends HTMLElement {
   show(text, language = "") {
     const isLong = text.length > MOST_SHOWN;
     const code = h("code", {}, safeText(isLong ? cut(text, MOST_SHOWN) : text));
-    const pre = h("pre", { dir: "ltr", tabindex: 0, role: "region", "aria-label": language || "text" }, code);
+    const pre = h("pre", { dir: "ltr", tabindex: 0, role: "group", "aria-label": language || "text" }, code);
     const label = h("span", { class: "language" }, language);
     this.replaceChildren(
       h(

@@ -17,7 +17,7 @@ export class DiffView extends HTMLElement {
     const shown = h("div", {
       class: "diff-lines",
       tabindex: 0,
-      role: "region",
+      role: "group",
       "aria-label": `Changes of ${safeLine(change.path) || "files"}`,
     });
     shown.append(...lines.slice(0, MOST_LINES).map(lineElement));

@@ -24,7 +24,7 @@ export class FactsPanel extends HTMLElement {
   constructor(page, close) {
     super();
     this.page = page;
-    this.setAttribute("role", "complementary");
+    this.setAttribute("role", "region");
     this.setAttribute("aria-label", "Facts");
     this.key = "";
     this.version = "";
@@ -36,7 +36,7 @@ export class FactsPanel extends HTMLElement {
     const back = wordButton("‹ Back", close, { class: "back" });
     this.append(
       back,
-      h("h2", { class: "unseen" }, "Facts"),
+      h("h1", { class: "unseen" }, "Facts"),
       this.facts,
       this.relatives,
       this.graph,

@@ -2,7 +2,12 @@
 
 const counts = new Intl.NumberFormat();
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
-const money = new Intl.NumberFormat(undefined, { style: "currency", currency: "USD", minimumFractionDigits: 2 });
+const money = new Intl.NumberFormat(undefined, {
+  style: "currency",
+  currency: "USD",
+  currencyDisplay: "narrowSymbol",
+  minimumFractionDigits: 2,
+});
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const dayOfYear = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
 const dayOfAnyYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });

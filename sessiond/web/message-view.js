@@ -245,11 +245,11 @@ function folded(kind, name, line, inside) {
 /** @param {Extract<Part, {kind: "image"}>} part */
 function imageElement({ mimeType, data }) {
   const size = formatBytes(Math.floor((data.length * 3) / 4));
-  return folded("image", "Image", `${safeLine(mimeType, 40)} ${size}`, () =>
-    /^[A-Za-z0-9+/=]+$/.test(data.slice(0, 4096))
-      ? h("img", { src: `data:${mimeType};base64,${data}`, alt: "An image in the conversation" })
-      : h("p", { class: "hint" }, "This image cannot be shown."),
-  );
+  return folded("image", "Image", `${safeLine(mimeType, 40)} ${size}`, () => {
+    const image = h("img", { src: `data:${mimeType};base64,${data}`, alt: "An image in the conversation" });
+    // What is no picture of a kind that holds nothing else has no source.
+    return image.src ? image : h("p", { class: "hint" }, "This image is of a kind that is not shown.");
+  });
 }
 
 customElements.define("message-view", MessageView);

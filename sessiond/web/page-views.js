@@ -26,7 +26,7 @@ export class PageViews {
     this.shown = "";
     /** The session that is open. */
     this.current = "";
-    this.columns.append(h("main", {}, this.session, this.usage), this.facts);
+    this.columns.append(h("div", { class: "middle" }, this.session, this.usage), this.facts);
     document.body.append(this.search, this.spawn);
     this.help = listen(this.shortcuts());
     place("bar-buttons").append(...this.barButtons());

@@ -46,7 +46,7 @@ async function begin() {
 /** @param {unknown} problem @param {(() => void) | undefined} again */
 function signInNote(problem, again) {
   return h(
-    "main",
+    "div",
     { class: "sign-in" },
     h("h1", {}, "sessiond"),
     h("p", {}, "This page opens with a code that is good once, for 30 seconds. Ask for one in a terminal:"),

@@ -26,7 +26,7 @@ export function sentenceOf(problem) {
     case "unauthenticated":
       return "This page is not signed in any more. Run `sessiond web` again.";
     case "forbidden":
-      return `${asSentence(message)} This page may only do what it was opened for: see \`sessiond web --help\`.`;
+      return `${asSentence(message)}${/\bscope\b/.test(message ?? "") ? " `sessiond web --help` says how to open a page that may." : ""}`;
     case "not_found":
       return "It is not there any more, or this page may not see it.";
     default:

@@ -68,7 +68,7 @@ function tableElement([head = [], ...rows]) {
     row.map((cell) => h(tag, { dir: "auto" }, spans(cell)));
   return h(
     "div",
-    { class: "table", tabindex: 0, role: "region", "aria-label": "Table" },
+    { class: "table", tabindex: 0, role: "group", "aria-label": "Table" },
     h(
       "table",
       {},

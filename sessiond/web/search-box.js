@@ -174,7 +174,8 @@ export class SearchBox extends HTMLElement {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       this.at = Math.min(Math.max(at + (event.key === "ArrowDown" ? 1 : -1), 0), Math.max(0, found.length - 1));
       this.mark();
-    } else if (event.key === "Enter") this.follow(found[at]);
+    } else if (event.key === "Escape") this.dialog.close();
+    else if (event.key === "Enter") this.follow(found[at]);
     else return;
     event.preventDefault();
   }

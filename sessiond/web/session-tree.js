@@ -51,6 +51,7 @@ export class SessionTree extends HTMLElement {
     });
     this.note = h("div", { class: "note" });
     this.append(
+      h("h1", { class: "unseen" }, "Sessions"),
       h("div", { class: "tree-head" }, this.filter, this.grouper),
       h("div", { class: "scroller" }, this.tree, this.note),
     );

@@ -42,9 +42,8 @@ export const withCtrl = (key) => (/** @type {KeyboardEvent} */ event) =>
 
 /** @param {EventTarget | null} target */
 function isTyping(target) {
-  return (
-    target instanceof HTMLElement && (target.isContentEditable || /^(input|textarea|select)$/i.test(target.tagName))
-  );
+  // A field in a dialog that was just closed has the focus until the next frame.
+  return target instanceof HTMLElement && target.checkVisibility() && /^(input|textarea|select)$/i.test(target.tagName);
 }
 
 /** @param {Shortcut[]} shortcuts */

@@ -10,7 +10,7 @@ export class SpawnForm extends HTMLElement {
   constructor(page) {
     super();
     this.page = page;
-    this.task = h("textarea", { id: "spawn-task", rows: 6, required: true, onkeydown: (event) => this.keyed(event) });
+    this.task = h("textarea", { id: "spawn-task", rows: 6, required: true });
     this.agent = h("select", { id: "spawn-agent" });
     this.label = h("input", { id: "spawn-label", maxlength: 512, autocomplete: "off" });
     this.model = h("input", { id: "spawn-model", autocomplete: "off", placeholder: "the agent's" });
@@ -25,7 +25,7 @@ export class SpawnForm extends HTMLElement {
     this.start = button("Start", () => this.spawn(), { class: "primary" });
     this.dialog = h(
       "dialog",
-      { class: "spawn", "aria-label": "New task" },
+      { class: "spawn", "aria-label": "New task", onkeydown: (event) => this.keyed(event) },
       h("h2", {}, "New task"),
       h("label", { for: "spawn-task" }, "What is to be done"),
       this.task,

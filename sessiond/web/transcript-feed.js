@@ -105,6 +105,12 @@ export class TranscriptFeed extends EventTarget {
     this.tell("live");
   }
 
+  /** How the last runs ended: no event says it. */
+  async readEndings() {
+    this.shown.note(await this.page({ limit: 1 }));
+    this.tell("change");
+  }
+
   async loadOlder() {
     const { olderCursor } = this.shown;
     if (olderCursor === null || this.loading.older) return;

@@ -42,6 +42,7 @@ export class TranscriptView extends HTMLElement {
     grown.observe(this.content);
     grown.observe(this.scroller);
     this.isFollowing = true;
+    this.wasLive = false;
     // The newest message when the reader left the end; 0 before anything was read.
     this.seenSeq = 0;
     /** @type {import("./message-view.js").MessageActions} */
@@ -82,6 +83,8 @@ export class TranscriptView extends HTMLElement {
     const row = page.list.rows.get(feed.key);
     const isLive = row !== undefined && stateOf(row) === "running";
     if (!isLive && row !== undefined) feed.endLive();
+    if (this.wasLive && !isLive) this.load(() => feed.readEndings());
+    this.wasLive = isLive;
     this.keepPlace(() => {
       keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children }), this);
       this.renderEdges();
@@ -183,14 +186,15 @@ export class TranscriptView extends HTMLElement {
     this.scroller.focus({ preventScroll: true });
   }
 
-  /** To the prompt before or behind the one on top. @param {1 | -1} direction */
+  /** To the prompt before or behind the message with the focus, else the one on top. @param {1 | -1} direction */
   async jump(direction) {
     const { scroller, pieces } = this;
     const prompts = /** @type {HTMLElement[]} */ ([
       ...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
     ]);
-    const top = topOf(scroller) + 8;
-    const offset = (/** @type {HTMLElement} */ one) => topOf(one) - top;
+    const focused = document.activeElement?.closest("message-view");
+    const edge = focused ? topOf(focused) : topOf(scroller) + 8;
+    const offset = (/** @type {HTMLElement} */ one) => (one === focused ? 0 : topOf(one) - edge);
     const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
     if (next) {
       this.follow(false);

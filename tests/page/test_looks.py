@@ -1,0 +1,141 @@
+"""The page in every width and in light and dark: nothing that keeps people out, nothing that spills over; what stands
+there where there is nothing, or no daemon. `SESSIOND_PICTURES=FOLDER` keeps what was seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import page_world
+from support.page_world import CHILD, MAIN, AttachedAgent
+from support.real_daemon import Daemon
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+PICTURES = os.environ.get("SESSIOND_PICTURES")
+WIDTHS = {1440: 900, 900: 900, 400: 800}
+ALL = ("list", "read", "send", "spawn", "admin")
+_AXE = """async () => (await axe.run(document)).violations.flatMap(
+  (one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 200)} ${node.failureSummary}`))"""
+_SPILL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def address_of(key: str) -> str:
+    return f"#/session/{key.replace(':', '%3A')}"
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("day")
+    page_world.write_day(folder)
+    daemon = Daemon(folder).start(page_world.CONFIG)
+    yield daemon
+    daemon.stop()
+
+
+def keep(page: Page, name: str) -> None:
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / f"{name}.png", animations="disabled")
+
+
+def check(page: Page, name: str) -> list[str]:
+    """What keeps people out of the page as it is now."""
+    keep(page, name)
+    found = [f"{name}: {line}" for line in page.evaluate(_AXE)]
+    return found + ([f"{name}: spills over"] if page.evaluate(_SPILL) > 0 else [])
+
+
+def with_axe(page: Page) -> Page:
+    if not AXE.exists():
+        pytest.skip("axe-core is not here: `just test-page` brings it")
+    # Not as an element: the page's policy forbids that, as it should.
+    page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": AXE.read_text()})
+    return page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_people_out_in_any_view(day: Daemon, open_page: Any, scheme: str) -> None:
+    wrong: list[str] = []
+    for width, height in WIDTHS.items():
+        page = with_axe(open_page(day, scopes=ALL, viewport=(width, height), scheme=scheme))
+        page.wait_for_selector("now-view", state="attached")
+        wrong += check(page, f"now-{width}-{scheme}")
+        page.evaluate("(at) => { location.hash = at }", address_of(CHILD))
+        page.locator("message-view").first.wait_for()
+        for summary in page.locator("tool-call summary").all()[:3]:
+            summary.click()
+        wrong += check(page, f"session-{width}-{scheme}")
+        if width < 1200:
+            page.get_by_role("button", name="Facts").click()
+            wrong += check(page, f"facts-{width}-{scheme}")
+        page.evaluate("() => { location.hash = '#/usage' }")
+        page.locator("usage-view table").wait_for()
+        wrong += check(page, f"usage-{width}-{scheme}")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("tail")
+        page.locator("search-box li.match").first.wait_for()
+        wrong += check(page, f"search-{width}-{scheme}")
+        page.keyboard.press("Escape")
+        page.keyboard.press("n")
+        page.locator("spawn-form option").first.wait_for(state="attached")
+        wrong += check(page, f"task-{width}-{scheme}")
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        wrong += check(page, f"keys-{width}-{scheme}")
+    assert wrong == []
+
+
+def test_an_empty_store_says_what_to_do_next(daemon: Daemon, open_page: Any) -> None:
+    for width, height in WIDTHS.items():
+        page = with_axe(open_page(daemon, viewport=(width, height)))
+        page.locator(".empty >> visible=true").wait_for()
+        shown = page.locator("body").inner_text()
+        assert 'sessiond send main "hello"' in shown and "sessiond setup" in shown
+        assert check(page, f"empty-{width}") == []
+    daemon.reply("main", "hello")
+    page.locator("session-row").first.wait_for()
+
+
+def test_the_state_of_the_connection_is_told_always(daemon: Daemon, open_page: Any) -> None:
+    daemon.reply("main", "hello")
+    page = with_axe(open_page(daemon, at=address_of(MAIN)))
+    page.locator("connection-state.live").wait_for()
+    daemon.kill()
+    page.locator("connection-state.away", has_text="Daemon away").wait_for()
+    assert "sessiond status" in page.locator("connection-state").inner_text()
+    # What one has seen is still there to be read.
+    assert page.locator("message-view").count() == 2
+    assert check(page, "away") == []
+    daemon.start()
+    page.get_by_role("button", name="Try now").click()
+    page.locator("connection-state.live").wait_for()
+    # A tab without a token says how to get one.
+    other = page.context.new_page()
+    other.goto(page.url.partition("#")[0])
+    other.locator(".sign-in", has_text="sessiond web").wait_for()
+    daemon.call("http.close")
+    page.locator("connection-state.refused", has_text="sessiond web").wait_for()
+
+
+@pytest.mark.skipif(not PICTURES, reason="the pictures of the README are made when a folder is named")
+def test_pictures_for_the_readme(day: Daemon, open_page: Any) -> None:
+    with day.connect() as wire:
+        agent = AttachedAgent(wire)
+        page = open_page(day, scopes=ALL, viewport=(1280, 720), at=address_of(MAIN))
+        day.call("chat.send", sessionKey="main", message="How far is the sub-agent?")
+        agent.begin()
+        page.locator("message-view", has_text="How far").wait_for()
+        agent.tell("tool", phase="start", toolCallId="t", name="Bash", args={"command": "just test tests/test_tail.py"})
+        agent.tell("delta", text="The tests of the tail pass now, `test_replaced_file` too. I look at the whole run")
+        page.locator("live-text", has_text="whole run").wait_for()
+        keep(page, "page-session")
+        page = open_page(day, scopes=ALL, viewport=(1280, 720), scheme="dark")
+        page.locator("now-view li").first.wait_for()
+        keep(page, "page-now")
+        agent.end("Done.")

@@ -1,0 +1,170 @@
+"""What the page shows of sessions and their transcripts, and how one moves in it, by mouse and by keys alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import page_world
+from support.page_world import CHILD, MAIN
+from support.real_daemon import Daemon
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("day")
+    page_world.write_day(folder)
+    daemon = Daemon(folder).start(page_world.CONFIG)
+    yield daemon
+    daemon.stop()
+
+
+def address_of(key: str) -> str:
+    return f"#/session/{key.replace(':', '%3A')}"
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.locator(f"session-row:has(.title:text-is('{name}'))")
+
+
+def message(page: Page, text: str) -> Locator:
+    return page.locator("message-view", has_text=text).first
+
+
+def test_the_tree_shows_what_there_is(day: Daemon, open_page: Any) -> None:
+    page = open_page(day)
+    page.wait_for_selector("session-row")
+    groups = page.locator(".group .title").all_inner_texts()
+    assert sorted(groups) == ["harbour-site", "tidepool"]
+    # The sub-agent stands below its parent, a failure is told in a word.
+    child = row(page, "fix-replaced-file")
+    assert (child.get_attribute("aria-level"), child.locator(".state-mark").inner_text()) == ("3", "done")
+    failed = row(page, "images to webp")
+    assert "failed" in failed.locator(".meta").inner_text()
+    assert "claude" in page.locator("session-row", has_text="The navigation jumps").locator(".meta").inner_text()
+    page.locator("session-tree select").select_option("agent")
+    assert sorted(page.locator(".group .title").all_inner_texts()) == ["claude", "coder", "main", "reviewer"]
+    page.locator("session-tree input").fill("navigation saf")
+    page.wait_for_function("() => document.querySelectorAll('session-row').length === 1")
+
+
+def test_a_transcript_tells_who_what_and_when(day: Daemon, open_page: Any) -> None:
+    page = open_page(day, at=address_of(CHILD))
+    first = message(page, "Fix test_replaced_file")
+    assert first.locator(".who").inner_text() == "Session"
+    failed = page.locator("tool-call", has_text="failed")
+    assert failed.locator("summary").inner_text().split() == [
+        "Bash",
+        "just",
+        "test",
+        "tests/test_tail.py",
+        "-x",
+        "failed",
+        "4.2",
+        "s",
+    ]
+    assert not failed.locator(".inside").inner_text()
+    # A diff as a diff, opened by key.
+    edit = page.locator("tool-call summary", has_text="Edit")
+    assert "+2" in edit.inner_text() and "−1" in edit.inner_text()
+    edit.press("Enter")
+    assert page.locator("diff-view .diff-line.added").count() == 2
+    assert page.locator("diff-view .diff-line.removed").count() == 1
+    code = page.locator("code-block", has_text="st_ino != self.inode").first
+    assert code.locator(".copy").inner_text() == "Copy"
+    assert page.locator(".day").count() == 1
+    # The record as it stands in the file.
+    said = message(page, "The reviewer adds")
+    said.hover()
+    said.get_by_role("button", name="Raw").click()
+    record = said.locator(".raw code")
+    record.wait_for()
+    assert '"sourceSessionKey": "agent:main:main"' in record.inner_text() and '"type": "message"' in record.inner_text()
+    # From the sender to where it came from.
+    first.locator(".sender button").click()
+    page.locator("h1", has_text="What is left before").wait_for()
+    thoughts = page.locator("details.thinking")
+    assert thoughts.get_attribute("open") is None
+    thoughts.locator("summary").click()
+    assert "then the nightly log" in thoughts.locator(".inside").inner_text()
+    page.locator(".child button", has_text="fix-replaced-file").click()
+    page.locator("h1", has_text="fix-replaced-file").wait_for()
+
+
+def test_a_link_asks_and_leads_only_to_the_web(day: Daemon, open_page: Any) -> None:
+    page = open_page(day, at=address_of(MAIN))
+    page.locator(".link", has_text="the log").click()
+    dialog = page.locator("dialog.link-question")
+    assert "https://ci.example.org/tidepool/9912" in dialog.inner_text()
+    dialog.get_by_role("button", name="Cancel").click()
+    assert page.locator("dialog.link-question").count() == 0
+    assert len(page.context.pages) == 1
+
+
+def test_facts_and_who_writes_to_whom(day: Daemon, open_page: Any) -> None:
+    page = open_page(day, at=address_of(MAIN))
+    facts = page.locator("facts-panel")
+    facts.locator("exchange-graph li").nth(2).wait_for()
+    names = facts.locator("exchange-graph li").all_inner_texts()
+    assert any("fix-replaced-file" in name for name in names) and any("reviewer" in name for name in names)
+    assert "wrote 1 message to reviewer" in " ".join(names)
+    shown = facts.inner_text()
+    for text in ("claude-opus-4-5", "tidepool", "$0.", 'sessiond send main "..."'):
+        assert text in shown, text
+    # A page that reads offers nothing that changes anything.
+    assert page.locator("facts-panel .dangers, facts-panel input").count() == 0
+    assert page.locator("message-composer textarea").is_hidden()
+    assert "sessiond web --write" in page.locator("message-composer").inner_text()
+
+
+def test_keys_alone_find_last_weeks_conversation_and_move_in_it(day: Daemon, open_page: Any) -> None:
+    page = open_page(day)
+    page.wait_for_selector("now-view")
+    page.keyboard.press("/")
+    page.keyboard.type("fix")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    page.locator("h1", has_text="fix-replaced-file").wait_for()
+    page.locator("session-tree input").fill("")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowUp")
+    focused = "() => document.activeElement.querySelector('.title')?.textContent ?? ''"
+    assert page.evaluate(focused).startswith("What is left")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("() => !document.querySelector('session-row[aria-level=\"3\"]')")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused).startswith("What is left")
+    # Search everything, and jump to the place.
+    page.keyboard.press("Control+k")
+    page.keyboard.type("nightly-log")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("412 passed")
+    page.locator("search-box li.match").first.wait_for()
+    page.keyboard.press("Enter")
+    page.locator("message-view.found", has_text="just nightly-log").wait_for()
+    page.keyboard.press("k")
+    page.wait_for_function("() => document.activeElement.matches('.from-user')")
+    page.keyboard.press("?")
+    assert "search everything" in page.locator("dialog.keys").inner_text()
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    page.locator("usage-view table tbody tr").first.wait_for()
+
+
+def test_usage_is_one_view_away(day: Daemon, open_page: Any) -> None:
+    page = open_page(day, at="#/usage")
+    table = page.locator("usage-view table")
+    table.locator("tbody tr").first.wait_for()
+    assert "tokens, $" in page.locator("usage-view .total").inner_text()
+    assert page.locator("usage-view .chart rect").count() == 30
+    page.locator("usage-view select").last.select_option("project")
+    assert "tidepool" in table.inner_text()
+    page.locator("usage-view select").last.select_option("model")
+    assert "claude-opus-4-5" in table.inner_text()
