@@ -95,6 +95,8 @@ class Search:
         # The transcripts being searched, ordered by the bound of their remaining messages.
         self._heap: list[tuple[int, int, SearchPlace]] = []
         self._ended_at: int | None = None
+        # Where it ended early: how many bytes were looked at or need not be, and how many there are.
+        self.progress: tuple[int, int] | None = None
 
     def steps(self) -> Iterator[None]:
         """Search everything, newest first. Each step blocks briefly; runs in worker threads."""
@@ -125,8 +127,7 @@ class Search:
         """Where the search ended early: everything newer than this time was looked at."""
         return self._ended_at
 
-    def progress(self) -> tuple[int, int]:
-        """How many bytes were looked at or need not be, and how many there are."""
+    def _measure(self) -> tuple[int, int]:
         total = sum(session.entry.file.folded_to for session in self._sessions)
         left = sum(place.bytes_left for _, _, place in self._heap)
         left += sum(self._narrowed.bytes_of(place.session) for place in self._waiting)
@@ -156,7 +157,7 @@ class Search:
         query = self._query
         if query.is_over is None or (query.after is not None and bound >= -query.after[0]) or not query.is_over():
             return False
-        self._ended_at = bound
+        self._ended_at, self.progress = bound, self._measure()
         return True
 
     def _search_place(self, place: SearchPlace) -> Iterator[None]:
@@ -338,7 +339,7 @@ async def search(
     if is_full:
         return Page(located, shown[-1].place)
     if looking.ended_at is not None:
-        return Page(located, (-looking.ended_at,), looking.progress())
+        return Page(located, (-looking.ended_at,), looking.progress)
     return Page(located, None)
 
 

@@ -76,6 +76,11 @@ async def test_every_tool_answers_with_text_and_with_data(running: Daemon) -> No
         ]
         found = await client.data("sessions_search", query="HERON")
         assert [match["role"] for match in found["matches"]] == ["assistant", "user"]
+        asked = {"query": "HERON", "since": 1, "includeArchived": True}
+        first = await client.use("sessions_search", **asked, limit=1)
+        assert first.text.splitlines()[0] == f"1 match; more with cursor {first.data['nextCursor']}"
+        rest = await client.data("sessions_search", **asked, cursor=first.data["nextCursor"])
+        assert [match["role"] for match in rest["matches"]] == ["user"]
         agents = await client.data("agents_list")
         assert agents["requester"] == "main"
         sent = await client.use("sessions_send", sessionKey="main", message="and the wren?")
