@@ -105,7 +105,7 @@ def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
         )
     if request.resume_session_id is not None and request.runtime != "acp":
         raise InvalidParams(
-            '$.resumeSessionId needs runtime="acp": other agents have no sessions of their own to go on with',
+            '$.resumeSessionId needs the runtime "acp"; other agents have no sessions of their own to go on with',
             code="resume_requires_acp",
             field="$.resumeSessionId",
         )

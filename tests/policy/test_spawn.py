@@ -37,7 +37,7 @@ FACTS = SpawnFacts(
 REFUSALS = [
     ({"agent_id": "../x"}, {}, InvalidParams, "agent_id_invalid", "$.agentId is no agent id: '../x'"),
     ({"mode": "session"}, {}, InvalidParams, "mode_requires_thread", 'mode="session" needs thread=true'),
-    ({"resume_session_id": "s-1"}, {}, InvalidParams, "resume_requires_acp", '$.resumeSessionId needs runtime="acp"'),
+    ({"resume_session_id": "s-1"}, {}, InvalidParams, "resume_requires_acp", 'needs the runtime "acp"'),
     ({}, {"requester_depth": 1}, Forbidden, "spawn_depth_exceeded", "not allowed at depth 1"),
     ({}, {"children_running": 5}, Forbidden, "spawn_children_exceeded", "has 5 children running"),
     ({"agent_id": "ops"}, {}, Forbidden, "agent_not_allowed", "agent ops is not allowed"),

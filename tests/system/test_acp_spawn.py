@@ -103,7 +103,7 @@ def test_a_run_of_an_acp_agent_spawns_over_mcp(acp: Daemon) -> None:
     ("params", "code", "reason", "sentence"),
     [
         ({"runtime": "acp", "resumeSessionId": "gone"}, -32002, "native_session_not_found", "no session gone"),
-        ({"resumeSessionId": "gone"}, -32602, "resume_requires_acp", 'needs runtime="acp"'),
+        ({"resumeSessionId": "gone"}, -32602, "resume_requires_acp", 'needs the runtime "acp"'),
         ({"runtime": "acp", "agentId": "main"}, -32006, "acp_unsupported", "agentId: hand, other, broken"),
         (
             {"runtime": "acp", "attachments": [{"name": "a", "content": ""}], "resumeSessionId": "gone"},
