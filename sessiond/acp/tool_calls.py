@@ -96,7 +96,8 @@ class ToolCalls:
         if known is None or has_ended:
             known = self._begin(call_id)
             known.facts = _known_facts(event)
-            updates = [self._show_call(known, _describe(name, event.get("args"), event), "in_progress")]
+            arguments = event.get("args", event.get("arguments"))
+            updates = [self._show_call(known, _describe(name, arguments, event), "in_progress")]
         elif phase == "start":
             updates = [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, "status": "in_progress"}]
         result = event.get("result")

@@ -188,6 +188,9 @@ def test_a_turn_with_live_tools_shows_each_step_once() -> None:
     assert more == {
         "sessionUpdate": "tool_call_update", "toolCallId": "c1", "title": "bash ls", "rawInput": {"command": "ls"}
     }  # fmt: skip
+    for number, name in enumerate(("args", "arguments")):  # as attached programs say it, and as presets do
+        [begun] = live().take(tool("start", f"n{number}", **{name: {"command": "ls"}}))
+        assert (begun["title"], begun["rawInput"]) == ("bash ls", {"command": "ls"})
     # An agent that speaks the protocol itself has called it otherwise.
     updates.take(tool("start", "c2", "execute", title="List", kind="search"))
     [more] = updates.take(said("assistant", [call("c2", "execute", command="ls")], "m5"))
@@ -346,7 +349,7 @@ MESSAGE = st.fixed_dictionaries(
 EVENTS = st.one_of(
     st.builds(lambda m, i: Event("session.message", {"message": m, "messageId": i}), MESSAGE | ANY, ANY),
     st.builds(lambda rest: Event("session.tool", rest), st.dictionaries(
-        st.sampled_from(["toolCallId", "name", "phase", "args", "result", "isError", "title", "kind", "locations"]), ANY
+        st.sampled_from(["toolCallId", "name", "phase", "arguments", "result", "isError", "title", "locations"]), ANY
     )),
     st.builds(lambda t, r: Event("session.delta", {"text": t, "runId": r}), ANY, ANY),
     st.builds(lambda t, r: Event("session.thought", {"text": t, "runId": r}), ANY, ANY),

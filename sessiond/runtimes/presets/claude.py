@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sessiond.clock import parse_iso_ms
-from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
+from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession, ThoughtDelta
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import amount, array, count, member, table, text, usage
 from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
@@ -88,6 +88,8 @@ class ClaudeLines:
             case "content_block_delta":
                 if text(event, "delta", "type") == "text_delta" and text(event, "delta", "text"):
                     yield Delta(text(event, "delta", "text"))
+                elif text(event, "delta", "thinking"):
+                    yield ThoughtDelta(text(event, "delta", "thinking"))
             case "message_delta":
                 self._usage = {**self._usage, **table(event, "usage")}
                 self._stop_reason = text(event, "delta", "stop_reason")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sessiond.model.usage import Usage
-from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
+from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession, ThoughtDelta
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import array, count, member, table, text, usage
 from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork, session_to_resume
@@ -119,8 +119,9 @@ class CodexLines:
                     self._draft.text(text(inner, "text"))
                     yield Delta(text(inner, "text"))
             case "reasoning":
-                if done:
+                if done and text(inner, "text"):
                     self._draft.add_thinking(text(inner, "text"))
+                    yield ThoughtDelta(text(inner, "text"))
             case "command_execution":
                 arguments = {"command": text(inner, "command")}
                 yield from self._tool(inner, done, "shell", arguments, texts(text(inner, "aggregated_output")))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession
+from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession, ThoughtDelta
 from sessiond.runtimes.presets.draft import MessageDraft, texts
 from sessiond.runtimes.presets.fields import amount, count, table, text, usage
 from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
@@ -59,7 +59,10 @@ class OpencodeLines:
                     self._draft.text(said)
                     yield Delta(said)
             case "reasoning":
-                self._draft.add_thinking(text(part, "text"))
+                said = text(part, "text")
+                self._draft.add_thinking(said)
+                if said:
+                    yield ThoughtDelta(said)
             case "tool_use" if text(part, "callID"):
                 yield from self._tool(part)
             case "step_finish":

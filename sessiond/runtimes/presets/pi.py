@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession, Tool, to_message
+from sessiond.runtimes.output import CustomOutput, Delta, Ended, Event, NativeSession, ThoughtDelta, Tool, to_message
 from sessiond.runtimes.presets.fields import member, table, text
 from sessiond.runtimes.presets.preset import Preset, native_id, session_to_fork
 from sessiond.runtimes.runtime import RunSpec, ToolPhase
@@ -53,6 +53,8 @@ class PiLines:
                 event = table(item, "assistantMessageEvent")
                 if text(event, "type") == "text_delta" and text(event, "delta"):
                     yield Delta(text(event, "delta"))
+                elif text(event, "type") == "thinking_delta" and text(event, "delta"):
+                    yield ThoughtDelta(text(event, "delta"))
             case "message_end":
                 yield from self._message(item)
             case "tool_execution_start":
