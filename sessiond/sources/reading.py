@@ -139,6 +139,12 @@ def refuse_compressed(session: Session) -> None:
         )
 
 
+def fit_piece(piece: int, spent_s: float) -> int:
+    """How many bytes to fold in the next turn, where the last one folded `piece` of them in that time."""
+    fitting = int(piece * _TURN_S / max(spent_s, _TURN_S / 8))
+    return min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, fitting))
+
+
 class ThreadTurn:
     """What a worker thread may do until others have their turn: a millisecond of a processor's time."""
 
@@ -211,8 +217,7 @@ class FileReader:
                 entry = got.entry
                 if not got.more or entry.file.folded_to - begin >= max_bytes:
                     return got
-                fitting = int(piece * _TURN_S / max(time.thread_time() - turn, _TURN_S / 8))
-                piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, fitting))
+                piece = fit_piece(piece, time.thread_time() - turn)
                 let_others_run()
 
     def _facts(self, file: ListedFile) -> SourceFacts:
