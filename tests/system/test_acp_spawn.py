@@ -17,6 +17,7 @@ from support.rows import check_each
 from support.single_calls import SINGLE_CALLS
 
 from sessiond.model.caller import Caller
+from sessiond.runs.run import payload_hash
 
 COMMAND = json.dumps([sys.executable, "-S", str(acp_agent_path.PATH), "load"])
 CONFIG = f"""
@@ -88,6 +89,15 @@ def test_a_child_is_of_the_default_acp_agent_and_another_goes_on_with_its_sessio
     done = acp.cli("spawn", "--runtime", "acp", "--resume-session", native["nativeId"], "--wait", "known")
     texts.append("known")
     assert (done.returncode, done.stdout) == (0, " | ".join(texts) + "\n"), done.stderr
+
+
+def test_a_request_without_the_new_parameter_is_the_same_as_before_there_was_one(acp: Daemon) -> None:
+    """An idempotency key that an older release has stored is compared by this hash."""
+    accepted = acp.call("sessions_spawn", task="x", idempotencyKey="as before")
+    asked = {"task": "x", "runtime": "subagent", "sandbox": "inherit", "thread": False, "attachments": []}
+    unset = ("label", "agentId", "model", "thinking", "runTimeoutSeconds", "mode", "cleanup", "attachAs")
+    runs = [one["data"] for one in acp.records(accepted["childSessionKey"]) if one.get("customType") == "sessiond/run"]
+    assert runs[0]["payload"] == payload_hash({**asked, **dict.fromkeys(unset)})
 
 
 def test_a_run_of_an_acp_agent_spawns_over_mcp(acp: Daemon) -> None:

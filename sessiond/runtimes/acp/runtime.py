@@ -27,7 +27,7 @@ from sessiond.runtimes.acp.turn import PromptTurn, TurnRules
 from sessiond.runtimes.exec import program_environment
 from sessiond.runtimes.launcher import CannotStart, ProgramCommand
 from sessiond.runtimes.mounts import SOCKET, NoSandbox
-from sessiond.runtimes.presets.acp import acp_command, asking_mode
+from sessiond.runtimes.presets.acp import acp_command, acp_form, asking_mode
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Shortage, raise_shortage
 
 # A process in a sandbox with the files of one run is of use to that session only.
@@ -144,7 +144,7 @@ class AcpRuntime:
         try:
             return await self._warm_agent(spec).run(spec, sink)
         except (CannotServe, CannotStart, NoSandbox, AgentGone) as error:
-            return RunOutcome(error=str(error))
+            return RunOutcome(error=self._explain(error))
         except SessiondError as error:
             if isinstance(error, Stopping):
                 raise
@@ -155,7 +155,14 @@ class AcpRuntime:
         try:
             return await self._warm_agent(spec).check_native(spec)
         except (CannotServe, CannotStart, NoSandbox, AgentGone, Shortage) as error:
-            raise CannotAsk(str(error)) from None
+            raise CannotAsk(self._explain(error)) from None
+
+    def _explain(self, error: Exception) -> str:
+        """The error as a sentence, which says how to get the program of a preset where that is not there."""
+        form = acp_form(self._agent.runtime.preset)
+        if form is None or not str(error).startswith(f"command not found: {form.program} "):
+            return str(error)
+        return f"{error}; it comes with: {form.remedy}"
 
     def retire(self) -> None:
         """End the processes once they rest."""

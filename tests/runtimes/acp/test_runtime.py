@@ -403,6 +403,21 @@ async def test_an_agent_that_cannot_be_used_says_why(
             assert (await again.say("hello")).reply == "hello"
 
 
+async def test_how_to_get_the_program_of_a_preset_is_said(make_conversation: Any, tmp_path: Path) -> None:
+    async with open_agents() as agents:
+        for runtime, remedy in (
+            (RuntimeConfig(type="acp", preset="codex"), "it comes with: npm install -g @agentclientprotocol/codex-acp"),
+            (
+                RuntimeConfig(type="acp", preset="codex", command=("/no/such/codex-acp",)),
+                "set PATH in the runtime's env)",
+            ),
+        ):
+            runtime = msgspec.structs.replace(runtime, env={"PATH": str(tmp_path)})
+            outcome = await make_conversation(agents, AgentConfig(id="main", runtime=runtime)).say("hello")
+            assert outcome.error is not None and outcome.error.startswith("command not found: ")
+            assert outcome.error.endswith(remedy), outcome
+
+
 async def test_a_program_that_is_no_agent_is_quoted(make_conversation: Any, tmp_path: Path) -> None:
     async with open_agents() as agents:
         for command, sentence in (
