@@ -77,6 +77,7 @@ class TrigramIndex:
         self._next: OpenIndex | None = None
         self._wake = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
+        self._is_building = False
         # Why it cannot be written just now.
         self._problem = ""
 
@@ -131,7 +132,8 @@ class TrigramIndex:
         if current is None:
             return IndexStatus("building", 0, 0)
         coverage = current.coverage
-        is_ready = current.is_complete and not coverage.due and not self._problem and not current.doubt
+        is_idle = not coverage.due and not (self._is_building and self._next is None)
+        is_ready = current.is_complete and is_idle and not self._problem and not current.doubt
         return IndexStatus("ready" if is_ready else "building", coverage.indexed_bytes, coverage.total_bytes)
 
     def findings(self) -> list[Finding]:
@@ -258,7 +260,7 @@ class TrigramIndex:
         self._current, self._next = other, None
 
     async def _build(self, target: OpenIndex, jobs: list[IndexJob]) -> None:
-        is_done = False
+        is_done, self._is_building = False, True
         try:
             opened = target.database
             if opened is None:
@@ -266,6 +268,7 @@ class TrigramIndex:
             builder = IndexBuilder(opened, jobs, self._store.record_limit)
             is_done = await self._run_slices(target, builder)
         finally:
+            self._is_building = False
             if not is_done:
                 target.coverage.put_back(jobs)
         for job in builder.failed:
