@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from sessiond.cli.frame.command import SOCKET, Args, Command, Option
+from sessiond.cli.frame.failures import note
 
 # Imported by name: cli and acp are siblings, and the layers forbid an import.
 SERVER = "sessiond.acp.server"
 
 
 def run(args: Args) -> int:
+    if sys.stdin is None:  # closed with `<&-`: an editor that is gone
+        return 0
+    if sys.stdin.isatty():
+        note("an editor starts this and speaks to it on standard input; try: acpx --agent 'sessiond acp' exec hello")
     status: int = import_module(SERVER).run(args.socket, args.agent)
     return status
 

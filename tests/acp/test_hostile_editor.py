@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from support.acp_editor import CallRefused, RawEditor
 from support.acp_schema import check_frame
 from support.patience import PATIENCE_S
-from support.real_daemon import Daemon
+from support.real_daemon import PROGRAM, Daemon
 from support.sampling import amount
 
 from sessiond.acp import server
@@ -24,6 +27,14 @@ def test_without_a_daemon_it_says_so_and_ends_with_3(daemon: Daemon) -> None:
     done = daemon.cli("acp", input="")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("sessiond: sessiond is not running (")
+    ours, theirs = pty.openpty()  # a person who wonders what it is
+    options: dict[str, Any] = {"env": daemon.environ, "capture_output": True, "text": True}
+    shown = subprocess.run([*PROGRAM, "acp"], check=False, stdin=theirs, **options)
+    assert (shown.returncode, "an editor starts this" in shown.stderr) == (3, True)
+    for end in (ours, theirs):
+        os.close(end)
+    closed = subprocess.run(["sh", "-c", '"$0" "$@" <&-', *PROGRAM, "acp"], check=False, **options)
+    assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "")
 
 
 def test_any_bytes_are_answered_or_refused_and_what_follows_is_answered(daemon: Daemon) -> None:

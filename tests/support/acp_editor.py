@@ -79,7 +79,8 @@ class SdkEditor(_LineProcess):
         self._count = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._updates: dict[str, list[dict[str, Any]]] = {}
-        self.call("initialize", protocol_version=1)
+        # Not waited for: two of them start at the same time.
+        self._hello = self.begin("initialize", protocol_version=1)
 
     def begin(self, method: str, /, **args: Any) -> int:
         """Begin a call; what `result_of` takes."""
