@@ -10,8 +10,9 @@ from sessiond.trigrams.coverage import IndexedFile
 from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
 from sessiond.trigrams.narrowing import EVERYTHING, CandidateBlock, SessionCandidates
 
-# While the index is built, a statement of the builder may take longer: then everything is looked through instead.
-LOCK_PATIENCE_S = 0.25
+# While the index is built, a statement of the builder may take longer: then everything is looked through instead, which
+# takes seconds where the index is large.
+LOCK_PATIENCE_S = 1.0
 
 
 class FoundBlocks:

@@ -65,7 +65,7 @@ async def answer(store: SessionStore, sessions: list[Session], query: Query, ind
     return [*found, (page.next_place,)]
 
 
-@settings(max_examples=amount(150, 20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(150, 12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     said=lines,
     later=lines,

@@ -141,7 +141,7 @@ def test_another_version_and_a_second_user_are_refused(folder_fd: int, tmp_path:
         IndexDatabase(folder_fd, tmp_path, "v2")
 
 
-@settings(max_examples=amount(400, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(400, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10**6), data=st.binary(min_size=1, max_size=200), cut=st.booleans())
 def test_any_damage_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes, cut: bool) -> None:
     folder = tmp_path_factory.mktemp("store")

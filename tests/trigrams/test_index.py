@@ -63,7 +63,7 @@ DUMPS: list[Callable[[Any], str]] = [
 texts = st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=4).map(" ".join)
 
 
-@settings(max_examples=amount(100, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(100, 10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     said=st.lists(st.tuples(st.integers(0, 2), texts), max_size=12),
     later=st.lists(st.tuples(st.integers(0, 2), texts), max_size=4),
