@@ -230,7 +230,8 @@ class Search:
                 yield from self._judge_list(place, fd, hits)
 
     def _judge_list(self, place: SearchPlace, fd: int, hits: list[int]) -> Iterator[None]:
-        listing = MessageListing(fd, place.stop, self._limit, place.session.dialect)
+        listing = MessageListing(fd, place.stop, self._limit, place.session.dialect, in_steps=True)
+        yield from listing.steps(place.stop)
         for number in range(len(listing.messages), 0, -1):
             message = listing.messages[number - 1]
             at = bisect_left(hits, message.offset)

@@ -29,6 +29,7 @@ MAX_MARKERS = 200
 LEAST_KEPT_BYTES = 64 * 1024
 _MOST_KEPT = 32 * 1024
 _MOST_FILES = 16
+_LINES_A_STEP = 16
 
 
 class ListedMessage(NamedTuple):
@@ -94,25 +95,38 @@ _KEPT = _KeptLists()
 
 
 class MessageListing:
-    """The list of messages that a file has at `stop`. Use it while `fd` is open.
+    """The list of messages that a file has at `stop`. Use it while `fd` is open. With `in_steps` it is there when
+    `steps` has ended, each of which is short.
 
     `cut_at` is the end of the last line that took messages away, 0 where none did. `markers` are the newest lines that
     are markers, each with the number of messages before it.
     """
 
-    def __init__(self, fd: int, stop: int, record_limit: int, dialect: TranscriptDialect) -> None:
+    def __init__(
+        self, fd: int, stop: int, record_limit: int, dialect: TranscriptDialect, *, in_steps: bool = False
+    ) -> None:
         self._fd, self._limit, self._dialect = fd, record_limit, dialect
         self._line: Line | None = None
-        known = _KEPT.find(fd, stop) or _NOTHING
-        self.messages, self.cut_at, state = list(known.messages), known.cut_at, known.state
-        self.markers: deque[tuple[Line, int]] = deque(known.markers, maxlen=MAX_MARKERS)
-        for line in transcript.read_lines(fd, known.stop, record_limit, dialect=dialect, stop=stop):
+        self._known = _KEPT.find(fd, stop) or _NOTHING
+        self.messages, self.cut_at = list(self._known.messages), self._known.cut_at
+        self.markers: deque[tuple[Line, int]] = deque(self._known.markers, maxlen=MAX_MARKERS)
+        if not in_steps:
+            for _ in self.steps(stop):
+                pass
+
+    def steps(self, stop: int) -> Iterator[None]:
+        """Read the file up to `stop`; yields about every millisecond."""
+        fd, begin, state = self._fd, self._known.stop, self._known.state
+        lines = transcript.read_lines(fd, begin, self._limit, dialect=self._dialect, stop=stop)
+        for read, line in enumerate(lines):
             if line.record is not None:
                 state, change = apply_line(state, line.record)
                 self._apply(line, line.record, change)
                 if line.record.marker is not None:
                     self.markers.append((line, len(self.messages)))
-        if stop > known.stop:
+            if read % _LINES_A_STEP == _LINES_A_STEP - 1:
+                yield
+        if stop > begin:
             check, markers = transcript.checksum(fd, stop), tuple(self.markers)
             _KEPT.put(fd, _KnownList(stop, check, self.cut_at, state, tuple(self.messages), markers))
 

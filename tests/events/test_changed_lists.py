@@ -133,3 +133,12 @@ async def test_a_long_list_is_replayed_in_pages(tmp_path: Path) -> None:
         subscription, reader = parts.follow(file.session.key, place=FollowPlace(file.session.session_id, 0, 0))
         await parts.wait_until_caught_up(subscription)
         assert shown(reader) == list(enumerate(["go", *texts[:500], "end"], 1))
+
+
+async def test_a_search_reads_a_long_list_in_short_steps(tmp_path: Path) -> None:
+    async with changed_file(tmp_path) as (parts, file):
+        file.write(*(user(f"u{number}", f"bird {number}") for number in range(2, 2000)))
+        query = search.Query(text="bird 1999", limit=9, shown=lambda text: text)
+        looking = search.Search(parts.store, [file.session], query)
+        assert sum(1 for _ in looking.steps()) > 100
+        assert [match.listed for match in looking.matches()] == [1999]
