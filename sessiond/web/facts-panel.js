@@ -3,7 +3,6 @@
 import { confirmButton } from "./confirm-button.js";
 import { copyButton } from "./copy-button.js";
 import { button, fill, h, wordButton } from "./element.js";
-import { ExchangeGraph } from "./exchange-graph.js";
 import {
   formatAge,
   formatCost,
@@ -30,7 +29,8 @@ export class FactsPanel extends HTMLElement {
     this.version = "";
     this.facts = h("dl");
     this.relatives = h("div", { class: "relatives" });
-    this.graph = new ExchangeGraph(page);
+    // Who writes to whom: loaded with the first session that is opened.
+    this.graph = h("div");
     this.actions = h("div", { class: "actions" });
     this.problem = h("div");
     const back = wordButton("‹ Back", close, { class: "back" });
@@ -53,9 +53,18 @@ export class FactsPanel extends HTMLElement {
     this.key = key;
     this.version = "";
     fill(this.problem);
-    if (this.graph) this.graph.hidden = true;
+    fill(this.graph);
     this.render();
-    if (key) this.graph.show(key);
+    if (key) void this.showGraph(key);
+  }
+
+  /** @param {string} key */
+  async showGraph(key) {
+    const { ExchangeGraph } = await import("./exchange-graph.js");
+    if (key !== this.key) return;
+    const graph = new ExchangeGraph(this.page);
+    fill(this.graph, graph);
+    void graph.show(key);
   }
 
   render() {

@@ -84,7 +84,7 @@ export function formatPlural(count, noun, plural = `${noun}s`) {
   return count === 1 ? `1 ${noun}` : `${formatCount(count)} ${plural}`;
 }
 
-/** The last part of a folder's path. @param {string} path */
+/** @param {string} path */
 export function folderName(path) {
   const parts = path.split("/").filter(Boolean);
   return parts.at(-1) ?? "/";
@@ -96,7 +96,7 @@ export function modelName(model) {
   return name.replace(/-(20\d{6}|latest)$/, "");
 }
 
-/** Whether two moments lie on different days here. @param {number} one @param {number} other */
+/** @param {number} one @param {number} other */
 export function isAnotherDay(one, other) {
   return new Date(one).toDateString() !== new Date(other).toDateString();
 }

@@ -59,7 +59,7 @@ export class MessageView extends HTMLElement {
     return this;
   }
 
-  /** Who and when. @param {string} word */
+  /** @param {string} word */
   fillMargin(word) {
     const { piece } = this.given();
     const { entry, isFirst } = piece;

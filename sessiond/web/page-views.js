@@ -3,13 +3,10 @@
 import { listenForFiles } from "./dropped-files.js";
 import { button, h, wordButton } from "./element.js";
 import { FactsPanel } from "./facts-panel.js";
-import { SearchBox } from "./search-box.js";
 import { SessionView } from "./session-view.js";
 import { listen, plain, withCtrl } from "./shortcuts.js";
-import { SpawnForm } from "./spawn-form.js";
-import { UsageView } from "./usage-view.js";
 
-/** The element of the skeleton. @param {string} id */
+/** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 export class PageViews {
@@ -18,19 +15,20 @@ export class PageViews {
     this.page = page;
     this.tree = tree;
     this.columns = place("columns");
+    this.middle = h("div", { class: "middle" });
     this.session = new SessionView(page, () => this.show(this.shown === "facts" ? "session" : "facts"));
     this.facts = new FactsPanel(page, () => this.show("session"));
-    this.usage = new UsageView(page);
-    this.search = new SearchBox(page);
-    this.spawn = new SpawnForm(page);
+    // What not everybody opens is loaded when somebody does.
+    this.usage = once(async () => new (await import("./usage-view.js")).UsageView(page), this.middle);
+    this.search = once(async () => new (await import("./search-box.js")).SearchBox(page), document.body);
+    this.spawn = once(async () => new (await import("./spawn-form.js")).SpawnForm(page), document.body);
     this.shown = "";
-    /** The session that is open. */
     this.current = "";
-    this.columns.append(h("div", { class: "middle" }, this.session, this.usage), this.facts);
-    document.body.append(this.search, this.spawn);
+    this.middle.append(this.session);
+    this.columns.append(this.middle, this.facts);
     this.help = listen(this.shortcuts());
     place("bar-buttons").append(...this.barButtons());
-    place("search-button").addEventListener("click", () => this.search.open(this.current));
+    place("search-button").addEventListener("click", () => this.find());
     page.addEventListener("open", () => this.route());
     page.list.addEventListener("change", () => this.showTitle());
     addEventListener("hashchange", () => this.route());
@@ -43,7 +41,7 @@ export class PageViews {
     const { page, session, current } = this;
     const { view, key, cursor } = page.takeAddress();
     if (view === "usage") {
-      void this.usage.load();
+      void this.usage().then((usage) => usage.load());
       return this.show("usage");
     }
     this.current = key;
@@ -58,7 +56,6 @@ export class PageViews {
   show(view) {
     this.shown = view;
     this.columns.dataset.view = view;
-    this.usage.hidden = view !== "usage";
     this.session.hidden = view === "usage";
   }
 
@@ -75,34 +72,63 @@ export class PageViews {
 
   /** Dropped files go to the form that is open, else to the session, else to a new task. @param {File[]} files */
   takeFiles(files) {
-    const { page, spawn, session, current } = this;
-    if (!spawn.isOpen && current !== "" && page.may("send")) void session.composer.addFiles(files);
-    else if (page.may("spawn")) void spawn.open(files);
+    const { page, session, current } = this;
+    const isOpen = document.querySelector("spawn-form dialog[open]") !== null;
+    if (!isOpen && current !== "" && page.may("send")) void session.composer.addFiles(files);
+    else if (page.may("spawn")) this.begin(files);
+  }
+
+  find(onlyThere = false) {
+    void this.search().then((search) => search.open(this.current, onlyThere));
+  }
+
+  /** @param {File[]} [files] */
+  begin(files) {
+    void this.spawn().then((spawn) => spawn.open(files));
   }
 
   barButtons() {
     const keys = wordButton("?", () => this.help.showModal(), { "aria-label": "Keys", title: "Keys (?)" });
     const usage = wordButton("Usage", () => this.page.go("usage"));
-    return this.page.may("spawn") ? [button("New task", () => this.spawn.open()), usage, keys] : [usage, keys];
+    return this.page.may("spawn") ? [button("New task", () => this.begin()), usage, keys] : [usage, keys];
   }
 
   /** @returns {import("./shortcuts.js").Shortcut[]} */
   shortcuts() {
-    const { page, search, session, spawn } = this;
+    const { page, session } = this;
     const { transcript } = session;
     return [
-      { keys: "Ctrl K", what: "search everything", fits: withCtrl("k"), act: () => search.open(this.current) },
-      { keys: "f", what: "search in this session", fits: plain("f"), act: () => search.open(this.current, true) },
+      { keys: "Ctrl K", what: "search everything", fits: withCtrl("k"), act: () => this.find() },
+      { keys: "f", what: "search in this session", fits: plain("f"), act: () => this.find(true) },
       { keys: "/", what: "filter the sessions", fits: plain("/"), act: () => this.toTree(true) },
       { keys: "j  k", what: "next, previous prompt", fits: plain("j"), act: () => transcript.jump(1) },
       { keys: "", what: "", fits: plain("k"), act: () => transcript.jump(-1) },
       { keys: "g", what: "to the end", fits: plain("g"), act: () => transcript.toEnd() },
       { keys: "r", what: "write a message", fits: plain("r"), act: () => session.composer.focus() },
-      { keys: "n", what: "new task", fits: plain("n"), act: () => page.may("spawn") && spawn.open() },
+      { keys: "n", what: "new task", fits: plain("n"), act: () => page.may("spawn") && this.begin() },
       { keys: "u", what: "usage", fits: plain("u"), act: () => page.go("usage") },
       { keys: "t  Esc", what: "to the tree", fits: plain("t"), act: () => this.toTree() },
       { keys: "", what: "", fits: plain("Escape"), act: () => this.toTree() },
       { keys: "↑ ↓ ← →", what: "in the tree: move, fold, open" },
     ];
   }
+}
+
+/**
+ * An element that is made and put into its place the first time it is asked for.
+ *
+ * @template {HTMLElement} T @param {() => Promise<T>} make @param {HTMLElement} parent @returns {() => Promise<T>}
+ */
+function once(make, parent) {
+  /** @type {Promise<T> | undefined} */
+  let made;
+  const put = async () => {
+    const element = await make();
+    parent.append(element);
+    return element;
+  };
+  return () => {
+    made ??= put();
+    return made;
+  };
 }

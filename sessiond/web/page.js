@@ -11,7 +11,7 @@ import { SessionTree } from "./session-tree.js";
 
 const MINUTE_MS = 60_000;
 
-/** The element of the skeleton. @param {string} id */
+/** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /** The one-time code of the address, which is cleared before anything else happens. */

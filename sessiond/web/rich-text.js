@@ -33,7 +33,7 @@ function blockElement(block) {
           class: `heading level-${block.level}`,
           dir: "auto",
           role: "heading",
-          "aria-level": Math.min(6, block.level + 2),
+          "aria-level": Math.min(6, block.level + 1),
         },
         spans(block.text),
       );

@@ -33,7 +33,6 @@ export class SessionList extends EventTarget {
     this.stop = () => {};
   }
 
-  /** Begins to follow. */
   start() {
     this.stop = this.client.followSessions({
       onChanged: (change) => this.apply(change),

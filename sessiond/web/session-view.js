@@ -7,7 +7,6 @@ import { NowView } from "./now-view.js";
 import { safeLine } from "./plain-text.js";
 import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
-import { fetchMarkdown } from "./transcript-markdown.js";
 import { TranscriptView } from "./transcript-view.js";
 
 export class SessionView extends HTMLElement {
@@ -22,7 +21,10 @@ export class SessionView extends HTMLElement {
     this.composer = new MessageComposer(page);
     this.heading = h("h1", { tabindex: -1 });
     this.state = h("span", { class: "state", role: "status" });
-    const fetch = () => fetchMarkdown(page.client, this.key, page.nameOf(this.key));
+    const fetch = async () => {
+      const { fetchMarkdown } = await import("./transcript-markdown.js");
+      return fetchMarkdown(page.client, this.key, page.nameOf(this.key));
+    };
     this.head = h(
       "div",
       { class: "session-head" },

@@ -56,10 +56,6 @@ export class SpawnForm extends HTMLElement {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void this.spawn();
   }
 
-  get isOpen() {
-    return this.dialog.open ?? false;
-  }
-
   /** @param {File[]} [files] */
   async open(files = []) {
     const { dialog, page, agent } = this;

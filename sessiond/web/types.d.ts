@@ -219,7 +219,7 @@ interface Exchange {
 }
 
 /** By what usage is told apart. */
-type UsageBy = "day" | "model" | "project" | "session";
+type UsageBy = "day" | "model" | "project" | "agent" | "program" | "session";
 
 /** What an element is built with. */
 type Child = Node | string | number | null | undefined | false;

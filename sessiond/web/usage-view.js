@@ -1,7 +1,7 @@
-/** @file Tokens and cost: a bar a day, and a table by day, model, project or session. */
+/** @file Tokens and cost: a bar a day, and a table of what used them. */
 
 import { fill, h, svg, wordButton } from "./element.js";
-import { folderName, formatCost, formatCount, formatDay, formatTokens } from "./format.js";
+import { formatCost, formatCount, formatDay, formatTokens } from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
 import { lastDays, usageLines } from "./usage-sums.js";
@@ -10,13 +10,8 @@ const DAYS = 30;
 const DAY_MS = 24 * 60 * 60 * 1000;
 const BAR = { width: 20, gap: 4, height: 120 };
 const MOST_LINES = 200;
-/** @type {[UsageBy, string][]} */
-const VIEWS = [
-  ["day", "by day"],
-  ["model", "by model"],
-  ["project", "by project"],
-  ["session", "by session"],
-];
+/** @type {UsageBy[]} */
+const VIEWS = ["day", "model", "project", "agent", "program", "session"];
 
 export class UsageView extends HTMLElement {
   /** @param {PageContext} page */
@@ -29,7 +24,7 @@ export class UsageView extends HTMLElement {
     this.view = h(
       "select",
       { "aria-label": "Group by", onchange: () => this.regroup() },
-      VIEWS.map(([value, word]) => h("option", { value }, word)),
+      VIEWS.map((value) => h("option", { value }, `by ${value}`)),
     );
     this.span = h(
       "select",
@@ -61,7 +56,7 @@ export class UsageView extends HTMLElement {
   }
 
   render() {
-    const { usage, body, page, by = "day", days = DAYS } = this;
+    const { usage, body, by, days } = this;
     if (!usage) return;
     const { totals } = usage;
     if (!totals.totalTokens)
@@ -74,10 +69,7 @@ export class UsageView extends HTMLElement {
         ),
       );
     const cost = totals.costUsd === undefined ? "" : `, ${formatCost(totals.costUsd)}`;
-    const lines = usageLines(usage, by, {
-      nameOf: (key) => page.nameOf(key),
-      projectOf: (key) => folderName(page.list.rows.get(key)?.cwd ?? "no folder"),
-    });
+    const lines = usageLines(usage, by);
     fill(
       body,
       h(
@@ -91,28 +83,28 @@ export class UsageView extends HTMLElement {
     );
   }
 
-  /** @param {import("./usage-sums.js").Line[]} lines */
+  /** @param {string} name */
+  nameElement(name) {
+    const { page, by } = this;
+    if (by === "session") return wordButton(h("bdi", {}, page.nameOf(name)), () => page.open(name));
+    return h("bdi", {}, by === "day" ? dayName(name) : safeLine(name, 80));
+  }
+
+  /** @param {ReturnType<typeof usageLines>} lines */
   table(lines) {
-    const { page, by = "day" } = this;
     const most = Math.max(...lines.map(({ sum }) => sum.totalTokens), 1);
-    const row = (/** @type {import("./usage-sums.js").Line} */ { name, key, sum }) =>
+    const row = (/** @type {typeof lines[0]} */ { name, sum }) =>
       h(
         "tr",
         {},
-        h(
-          "th",
-          { scope: "row" },
-          key
-            ? wordButton(h("bdi", {}, safeLine(name, 80)), () => page?.open(key))
-            : h("bdi", {}, by === "day" ? formatDay(Date.parse(`${name}T12:00:00Z`), Date.now()) : safeLine(name, 80)),
-        ),
+        h("th", { scope: "row" }, this.nameElement(name)),
         [sum.inputTokens, sum.outputTokens, sum.cacheRead, sum.totalTokens].map((count) =>
           h("td", { title: formatCount(count ?? 0) }, count ? formatTokens(count) : "–"),
         ),
         h("td", {}, sum.costUsd === undefined ? "–" : formatCost(sum.costUsd)),
         h("td", { class: "share", "aria-hidden": "true" }, share(sum.totalTokens / most)),
       );
-    const head = [by, "in", "out", "from cache", "all", "cost", ""].map((word) =>
+    const head = [this.by, "in", "out", "from cache", "all", "cost", ""].map((word) =>
       word ? h("th", { scope: "col" }, word) : h("td"),
     );
     const rest =
@@ -135,15 +127,17 @@ function share(part) {
   return bar;
 }
 
+/** @param {string} day as 2026-11-22 */
+const dayName = (day) => formatDay(Date.parse(`${day}T12:00:00Z`), Date.now());
+
 /** A bar for each day. @param {ReturnType<typeof lastDays>} days */
 function chart(days) {
-  const most = Math.max(...days.map(({ sum }) => sum?.totalTokens ?? 0), 1);
+  const most = Math.max(...days.map(({ tokens }) => tokens), 1);
   const width = days.length * (BAR.width + BAR.gap);
-  const bars = days.flatMap(({ day, sum }, at) => {
-    const tokens = sum?.totalTokens ?? 0;
+  const bars = days.flatMap(({ day, tokens }, at) => {
     const height = tokens === 0 ? 1 : Math.max(2, (tokens / most) * BAR.height);
     const title = svg("title");
-    title.textContent = `${formatDay(Date.parse(`${day}T12:00:00Z`), Date.now())}: ${formatCount(tokens)} tokens`;
+    title.textContent = `${dayName(day)}: ${formatCount(tokens)} tokens`;
     return [
       svg(
         "rect",
@@ -168,9 +162,6 @@ function chart(days) {
     },
     ...bars,
   );
-  const [first, last] = [days[0]?.day ?? "", days.at(-1)?.day ?? ""].map((day) =>
-    formatDay(Date.parse(`${day}T12:00:00Z`), Date.now()),
-  );
   return h(
     "figure",
     { class: "chart" },
@@ -178,9 +169,9 @@ function chart(days) {
     h(
       "figcaption",
       {},
-      h("span", {}, first),
+      h("span", {}, dayName(days[0]?.day ?? "")),
       h("span", {}, `at most ${formatTokens(most)} a day`),
-      h("span", {}, last),
+      h("span", {}, dayName(days.at(-1)?.day ?? "")),
     ),
   );
 }

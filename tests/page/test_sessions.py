@@ -68,11 +68,12 @@ def test_a_transcript_tells_who_what_and_when(day: Daemon, open_page: Any) -> No
         "4.2",
         "s",
     ]
-    assert not failed.locator(".inside").inner_text()
+    assert not failed.locator(".inside").text_content()
     # A diff as a diff, opened by key.
     edit = page.locator("tool-call summary", has_text="Edit")
     assert "+2" in edit.inner_text() and "−1" in edit.inner_text()
     edit.press("Enter")
+    page.locator("diff-view .diff-line.added").first.wait_for()
     assert page.locator("diff-view .diff-line.added").count() == 2
     assert page.locator("diff-view .diff-line.removed").count() == 1
     code = page.locator("code-block", has_text="st_ino != self.inode").first
@@ -91,7 +92,7 @@ def test_a_transcript_tells_who_what_and_when(day: Daemon, open_page: Any) -> No
     thoughts = page.locator("details.thinking")
     assert thoughts.get_attribute("open") is None
     thoughts.locator("summary").click()
-    assert "then the nightly log" in thoughts.locator(".inside").inner_text()
+    thoughts.locator(".inside", has_text="then the nightly log").wait_for()
     page.locator(".child button", has_text="fix-replaced-file").click()
     page.locator("h1", has_text="fix-replaced-file").wait_for()
 

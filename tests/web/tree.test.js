@@ -123,43 +123,28 @@ test("rows are known by their canonical key, however the list writes it", () => 
   assert.equal(rows.size, 1);
 });
 
-test("usage by day, model, project and session", () => {
-  const sum = (/** @type {number} */ totalTokens, more = {}) => ({
-    inputTokens: 1,
-    outputTokens: 2,
-    cacheRead: 3,
-    cacheWrite: 4,
-    totalTokens,
-    ...more,
-  });
+test("usage by what one likes, days the newest first", () => {
+  const sum = (/** @type {number} */ totalTokens) => ({ inputTokens: 1, outputTokens: 2, cacheRead: 3, totalTokens });
   const usage = {
     byDay: [
       { day: "2026-11-20", ...sum(5) },
       { day: "2026-11-22", ...sum(7) },
     ],
     byModel: [
-      { model: "a", ...sum(1) },
-      { model: null, ...sum(9) },
+      { model: "a", ...sum(9) },
+      { model: null, ...sum(1) },
     ],
-    bySession: [
-      { key: "x", ...sum(3, { costUsd: 1 }) },
-      { key: "y", ...sum(4) },
-      { key: "z", ...sum(1, { costUsd: 2 }) },
-    ],
+    byProject: [{ cwd: "", ...sum(1) }],
+    bySource: [{ source: "claude", ...sum(1) }],
   };
-  const names = {
-    nameOf: (/** @type {string} */ key) => key.toUpperCase(),
-    projectOf: (/** @type {string} */ key) => (key === "y" ? "two" : "one"),
-  };
-  const names_ = (/** @type {UsageBy} */ by) =>
-    usageLines(usage, by, names).map((line) => `${line.name} ${line.sum.totalTokens} ${line.sum.costUsd ?? "-"}`);
-  assert.deepEqual(names_("day"), ["2026-11-22 7 -", "2026-11-20 5 -"]);
-  assert.deepEqual(names_("model"), ["not known 9 -", "a 1 -"]);
-  assert.deepEqual(names_("session"), ["Y 4 -", "X 3 1", "Z 1 2"]);
-  assert.deepEqual(names_("project"), ["one 4 3", "two 4 -"]);
+  const shown = (/** @type {UsageBy} */ by) =>
+    usageLines(usage, by).map((line) => `${line.name} ${line.sum.totalTokens}`);
+  assert.deepEqual(shown("day"), ["2026-11-22 7", "2026-11-20 5"]);
+  assert.deepEqual(shown("model"), ["a 9", "not known 1"]);
+  assert.deepEqual([shown("project"), shown("program"), shown("agent")], [["not known 1"], ["claude 1"], []]);
   const days = lastDays(usage.byDay, 3, Date.parse("2026-11-22T12:00:00Z"));
   assert.deepEqual(
-    days.map(({ sum: one }) => one?.totalTokens ?? 0),
+    days.map(({ tokens }) => tokens),
     [5, 0, 7],
   );
 });
