@@ -12,11 +12,15 @@ import msgspec
 
 from sessiond.model import lax
 from sessiond.runtimes.output import decode_object
+from sessiond.runtimes.presets.fields import text
 
 RequestId = int | str | None
 METHOD_NOT_FOUND, INTERNAL_ERROR = -32601, -32603
 # How much of a line that is no frame is kept for an error.
 _SAMPLE_BYTES = 200
+# What is nested deeper is left out: a record, which may nest it some levels deeper, could not be stored.
+_MAX_LEVELS = lax.MAX_NESTING - 28
+_TOO_DEEP = "(left out: nested too deeply)"
 
 
 class FrameTooLong(Exception):
@@ -92,6 +96,8 @@ def parse_frame(line: bytes) -> AgentFrame | None:
         item = decode_object(mended) if mended != line else None
     if item is None:
         return None
+    if lax.is_too_deep(line):
+        item = {name: _prune(value, _MAX_LEVELS) for name, value in item.items()}
     method, params = item.get("method"), item.get("params")
     if isinstance(method, str):
         known = params if isinstance(params, dict) else {}
@@ -109,16 +115,27 @@ def parse_frame(line: bytes) -> AgentFrame | None:
     return AgentResponse(response_id, item.get("result"))
 
 
+def _prune(value: Any, levels: int) -> Any:
+    if not isinstance(value, dict | list):
+        return value
+    if not levels:
+        return _TOO_DEEP
+    if isinstance(value, list):
+        return [_prune(one, levels - 1) for one in value]
+    return {name: _prune(one, levels - 1) for name, one in value.items()}
+
+
 def _refusal(response_id: int, error: Any) -> AgentResponse:
     code = error.get("code") if isinstance(error, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    if isinstance(error, dict) and isinstance(details := error.get("data"), dict):
-        # Several agents say `Internal error` and what it was in the data.
-        more = next((details[name] for name in ("details", "message") if isinstance(details.get(name), str)), "")
-        if more and isinstance(message, str) and more not in message:
-            message = f"{message}: {more}"
+    # Several agents say `Internal error` and what it was in the data.
+    details = error.get("data") if isinstance(error, dict) else None
+    more = details if isinstance(details, str) else text(details, "details") or text(details, "message")
+    if more and isinstance(message, str) and more not in message:
+        message = f"{message}: {more}"
     is_code = isinstance(code, int) and not isinstance(code, bool)
-    return AgentResponse(response_id, code=code if is_code else INTERNAL_ERROR, message=str(message or "")[:2048])
+    said = message[:2048] if isinstance(message, str) else ""
+    return AgentResponse(response_id, code=code if is_code else INTERNAL_ERROR, message=said)
 
 
 def sample_of(line: bytes) -> str:

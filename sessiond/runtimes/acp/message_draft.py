@@ -11,8 +11,8 @@ from sessiond.runtimes.output import Event, MessageOutput
 
 # A piece of a message that is split ends at white space, if there is any in its last so many characters.
 _WORD_CHARS = 200
-# An argument of over this size is left out of a message that would be too long otherwise.
-_LONG_ARGUMENTS_BYTES = 16 * 1024
+# Arguments of over this size are left out of a message that would be too long otherwise; then those of over the next.
+_LONG_ARGUMENTS_BYTES = (16 * 1024, 1024, 128)
 
 
 class AcpMessageDraft:
@@ -81,8 +81,10 @@ class AcpMessageDraft:
         has_calls = any(block["type"] == "toolCall" for block in blocks)
         message: dict[str, Any] = {"role": "assistant", "content": blocks, **self._fixed}
         message["stopReason"] = stop_reason or ("toolUse" if has_calls else "stop")
-        if _size(message) > self._max_bytes:
-            message["content"] = [_shorten(block) for block in blocks]
+        for most_bytes in _LONG_ARGUMENTS_BYTES:
+            if _size(message) <= self._max_bytes:
+                break
+            message["content"] = [_shorten(block, most_bytes) for block in blocks]
         yield MessageOutput(message)
 
     def _begin(self, message_id: str | None) -> Iterator[Event]:
@@ -138,9 +140,9 @@ def _cut(said: str, size: int, room: int) -> str:
     return said[: max(spaces) + 1] if max(spaces) > 0 else said[:chars]
 
 
-def _shorten(block: dict[str, Any]) -> dict[str, Any]:
+def _shorten(block: dict[str, Any], most_bytes: int) -> dict[str, Any]:
     """A tool call without arguments that are too long to be kept."""
     size = _size(block.get("arguments"))
-    if block["type"] != "toolCall" or size <= _LONG_ARGUMENTS_BYTES:
+    if block["type"] != "toolCall" or size <= most_bytes:
         return block
     return {**block, "arguments": {"omitted": f"{size} bytes, too long for limits.maxRecordBytes"}}

@@ -16,6 +16,8 @@ from sessiond.runtimes.presets.fields import array, member, table, text
 # More than any agent has open at once. Of calls that have ended as many are remembered, whose late updates are ignored.
 _MAX_CALLS = 1000
 _MAX_ID_CHARS = 1024
+# The title, which may be a whole command, is the name of a call that has none.
+_MAX_NAME_CHARS = 1024
 _FINAL = ("completed", "failed")
 # What a permission request says of its call; its `content` explains the question and is no result.
 _ASKED = ("toolCallId", "title", "name", "kind", "rawInput", "locations")
@@ -39,7 +41,7 @@ class _OpenCall:
     @property
     def name(self) -> str:
         kind = "" if self.kind == "other" else self.kind
-        return text(self.fields, "name") or kind or text(self.fields, "title") or "other"
+        return (text(self.fields, "name") or kind or text(self.fields, "title"))[:_MAX_NAME_CHARS] or "other"
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.model import lax
 from sessiond.runtimes.acp import frames
 from sessiond.runtimes.acp.frames import AgentNotification, AgentRequest, AgentResponse, FrameTooLong, LineSplitter
 
@@ -31,6 +32,11 @@ PARSED: list[tuple[Any, Any]] = [
         {"id": 3, "error": {"code": 1, "message": "Internal error", "data": {"details": "why"}}},
         AgentResponse(3, code=1, message="Internal error: why"),
     ),
+    (
+        {"id": 3, "error": {"code": 1, "message": "Internal error", "data": "the key expired"}},
+        AgentResponse(3, code=1, message="Internal error: the key expired"),
+    ),
+    ({"id": 3, "error": {"code": 1, "message": ["x"], "data": 7}}, AgentResponse(3, code=1)),
     ({"id": 3, "error": "bad"}, AgentResponse(3, code=-32603, message="bad")),
     ({"id": 3, "error": {"code": "x"}}, AgentResponse(3, code=-32603)),
     ([], None),
@@ -47,6 +53,15 @@ def test_a_frame_is_read_as_what_it_is(value: Any, expected: Any) -> None:
 def test_a_text_cut_within_an_emoji_is_read() -> None:
     frame = frames.parse_frame(b'{"method": "m", "params": {"t": "\\ud83d"}}')
     assert frame == AgentNotification("m", {"t": "\ufffd"})
+
+
+def test_what_is_nested_too_deeply_to_be_stored_is_left_out() -> None:
+    """The frame itself is kept: the agent may wait for the answer to it."""
+    for levels in (90, 200, 800):
+        frame = frames.parse_frame(b'{"id": 1, "method": "m", "params": {"u": %s1%s}}' % (b"[" * levels, b"]" * levels))
+        assert isinstance(frame, AgentRequest)
+        assert lax.is_too_deep(msgspec.json.encode({"a": [{"b": [frame.params]}]})) is False
+        assert (b"(left out" in msgspec.json.encode(frame.params)) == (levels > 100)
 
 
 def test_what_is_sent_is_one_line_each() -> None:

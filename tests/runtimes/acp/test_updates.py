@@ -39,6 +39,15 @@ def messages(events: list[Event]) -> list[dict[str, Any]]:
     return [event.message for event in events if isinstance(event, MessageOutput)]
 
 
+def test_calls_that_are_too_long_for_a_record_are_shortened() -> None:
+    many = [call(f"c{number}", title="t") for number in range(20)]
+    grown = [call(one["toolCallId"], of="tool_call_update", rawInput={"a": "z" * 1000}) for one in many]
+    for updates in ([call(title="t" * 2 * LIMIT, status="completed")], [*many, *grown]):
+        _, events = read(*updates)
+        sizes = [len(msgspec.json.encode(message)) for message in messages(events)]
+        assert len(sizes) >= 2 and max(sizes) <= LIMIT - ENVELOPE_BYTES
+
+
 def test_a_call_is_in_a_message_before_its_result() -> None:
     updates = [
         chunk("let me look"),
