@@ -1,7 +1,8 @@
 """An agent that speaks ACP by hand, well or badly: what a prompt says decides. Standard library only, to start quickly.
 
 Options are words: resume, load, close, fork, image (capabilities), null (results), noise, silent, mute, auth,
-version=N, modes, behind (replays behind its answer), refuses=METHOD. A prompt is words, too: the first names what to
+version=N, modes, behind (replays behind its answer), refuses=METHOD,
+one (every session has the same id). A prompt is words, too: the first names what to
 do (the functions below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another
 process can go on with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
 """
@@ -120,6 +121,10 @@ def prompt(request: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {"stopReason": "end_turn"}}))
         sys.stdout.flush()
         sys.exit(0)
+    elif stop == "shut":
+        answer(request, {"stopReason": "end_turn"})
+        os.close(0)
+        time.sleep(600)  # noqa: TID251 - as an agent that hangs
     elif stop == "failed":
         refuse(request, -32603, "it failed")
     else:
@@ -307,6 +312,7 @@ ACTS: dict[str, Any] = {
     "late": lambda session: say(session, "in time") or "late",
     "tool": tool,
     "nonewline": lambda session: say(session, "the end") or "without newline",
+    "shut": lambda session: say(session, "last words") or "shut",
     "failed": lambda session: say(session, "so far") or "failed",
     "blocks": lambda session: None,
     "known": lambda session: say(session, " | ".join(history(folders[session])[session])),
@@ -345,7 +351,7 @@ def open_session(request: dict[str, Any]) -> None:
     folder = params["cwd"]
     if method == "session/new":
         global begun
-        session, begun = f"native-{os.getpid()}-{begun}", begun + 1
+        session, begun = "one" if "one" in OPTIONS else f"native-{os.getpid()}-{begun}", begun + 1
     else:
         session = params["sessionId"]
         if session not in history(folder):
@@ -399,7 +405,7 @@ def main() -> None:
                 answer(
                     request,
                     {
-                        "protocolVersion": int(OPTIONS.get("version", 1)),
+                        "protocolVersion": json.loads(OPTIONS.get("version", "1")),
                         "agentCapabilities": capabilities,
                         "authMethods": [{"id": "api-key", "name": "Key"}],
                         "agentInfo": {"name": "by-hand", "version": "1"},

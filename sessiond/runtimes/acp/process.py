@@ -73,7 +73,7 @@ class AgentProcess:
         self.connection = AgentConnection(self._write)
         self.capabilities = Capabilities()
         self._splitter = frames.LineSplitter(rules.max_frame_bytes)
-        self._noise = ""
+        self._noise, self._wrote_noise = "", False
         self._stderr = process.OutputTail()
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
@@ -168,8 +168,10 @@ class AgentProcess:
         answer = await self.connection.request("initialize", params, self._rules.start_s)
         version = member(answer, "protocolVersion")
         if version != PROTOCOL_VERSION or isinstance(version, bool):
+            named = isinstance(version, int | str) and not isinstance(version, bool)
+            spoken = f"version {quote(str(version))}" if named else "no version that it names"
             raise CannotServe(
-                f"the agent speaks version {quote(str(version))} of the Agent Client Protocol, and sessiond speaks"
+                f"the agent speaks {spoken} of the Agent Client Protocol, and sessiond speaks"
                 f" {PROTOCOL_VERSION}: install a release of the agent that does"
             )
         able = table(answer, "agentCapabilities")
@@ -212,7 +214,11 @@ class AgentProcess:
                 try:
                     await program.stdin.send_all(line)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return  # it has ended or closed its input; `_watch` says so
+                    # It has ended, which `_watch` says, or it reads no more and would leave every turn without an end.
+                    await trio.sleep(process.PIPE_GRACE_S)
+                    if program.status is None:
+                        self.end(f"the agent was ended: it closed its input{self._last_words}")
+                    return
                 self._outgoing_bytes -= len(line)
 
     async def _watch(self, program: Program) -> None:
@@ -269,7 +275,8 @@ class AgentProcess:
         if frame is not None:
             await self.connection.handle(frame, len(line))
             return
-        if not self._noise:
+        if not self._wrote_noise:
+            self._wrote_noise = True
             log.info("an agent writes lines that are no frames", agent=self._rules.agent_id)
         self._noise = frames.sample_of(line)
 

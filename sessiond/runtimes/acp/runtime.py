@@ -206,6 +206,8 @@ class WarmAgent:
         # By our session id, the one that has rested longest first; and those in which a run goes on.
         self._sessions: OrderedDict[str, OpenSession] = OrderedDict()
         self._busy: set[str] = set()
+        # By our session id, the id in the agent of a session that is being opened.
+        self._claims: dict[str, str] = {}
         self._runs = 0
         self._retired = False
 
@@ -295,8 +297,18 @@ class WarmAgent:
         if session is not None:
             return session
         self._refuse_twice(spec)
+        try:
+            session = await self._open_unknown(process, tokens, spec, sink)
+        finally:
+            self._claims.pop(spec.session_id, None)
+        return session
+
+    async def _open_unknown(
+        self, process: AgentProcess, tokens: TokenFolder, spec: RunSpec, sink: RunSink
+    ) -> OpenSession:
         await self._make_room(process)
-        servers, rules = [tokens.server(spec)], self._opening
+        servers = [tokens.server(spec)]
+        rules = msgspec.structs.replace(self._opening, claim=lambda native_id: self._claim(spec.session_id, native_id))
         if self._busy != {spec.session_id}:
             # An agent that does one thing at a time answers after the turns of others.
             rules = msgspec.structs.replace(rules, timeout_s=math.inf)
@@ -319,6 +331,19 @@ class WarmAgent:
                     f"the agent's session {quote(session.native_id)} is at work for another session ({session_id})"
                 )
             del self._sessions[session_id]
+        if spec.native_session_id is not None:
+            self._claim(spec.session_id, spec.native_session_id)
+
+    def _claim(self, session_id: str, native_id: str) -> None:
+        """Keep the agent's id for this session of ours. CannotServe if another has it: updates name only that id."""
+        others = {**{one: session.native_id for one, session in self._sessions.items()}, **self._claims}
+        other = next((one for one, known in others.items() if known == native_id and one != session_id), None)
+        if other is not None:
+            raise CannotServe(
+                f"the agent's session {quote(native_id)} is that of another session already ({other}): it cannot keep"
+                f" the two apart. If it has one session only, set maxSessions = 1 in the runtime of {self._agent.id}"
+            )
+        self._claims[session_id] = native_id
 
     async def _make_room(self, process: AgentProcess) -> None:
         """Close the sessions that have rested longest while too many are open. They are resumed when needed."""

@@ -5,7 +5,7 @@ A session that the agent has lost is never passed off as one that was resumed. K
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -47,10 +47,14 @@ class OpenSession:
 
 
 class SessionRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How sessions are opened. `mode` is the id of the mode in which the agent asks for permission, if it has one."""
+    """How sessions are opened. `mode` is the id of the mode in which the agent asks for permission, if it has one.
+
+    `claim` raises CannotServe if another session of ours has the id that the agent gave a new one.
+    """
 
     timeout_s: float
     mode: str | None = None
+    claim: Callable[[str], None] | None = None
 
 
 async def open_session(
@@ -182,6 +186,8 @@ async def _begin(
     native_id = text(result, "sessionId")
     if not native_id or len(native_id) > 1024:
         raise CannotServe("the agent opened a session without an id that can be used")
+    if rules.claim is not None:
+        rules.claim(native_id)
     await _set_mode(process, native_id, result, rules)
     if lost is None:
         await sink.custom(NATIVE, {"nativeId": native_id})

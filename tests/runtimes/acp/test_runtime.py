@@ -379,6 +379,7 @@ UNUSABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         "set `authenticate` in the runtime of agent 'main' to one of its methods: 'api-key'",
     ),
     (("mute",), {"start_seconds": 0.3}, "within 0.3 s"),
+    (("version=null",), {}, "speaks no version that it names"),
     (("refuses=session/resume", "resume", "auth"), {}, "wants a login"),
 ]
 
@@ -428,6 +429,25 @@ async def test_a_program_that_is_no_agent_is_quoted(make_conversation: Any, tmp_
             agent = AgentConfig(id="main", runtime=RuntimeConfig(type="acp", command=command))
             outcome = await make_conversation(agents, agent).say("hello")
             assert outcome.error is not None and sentence in outcome.error, outcome
+
+
+async def test_an_agent_that_closed_its_input_is_ended_and_the_next_message_starts_another(talk: Any) -> None:
+    conversation = talk("resume")
+    assert (await conversation.say("shut")).reply == "last words"
+    outcome = await conversation.say("never read")
+    assert outcome.error == "the agent was ended: it closed its input"
+    assert (await conversation.say("hello")).reply == "hello"
+
+
+async def test_an_agent_with_one_session_mixes_up_no_two_of_ours(talk: Any) -> None:
+    conversation = talk("one", "load")
+    assert (await conversation.say("hello")).error is None
+    other = await conversation.say("a secret", "s2")
+    assert other.error is not None and "'one' is that of another session already (s1)" in other.error
+    assert conversation.native == [] and conversation.shape() == []
+    resumed = await conversation.say("a secret", "s2", native_session_id="gone")
+    assert resumed.error == other.error
+    assert (await conversation.say("hello")).reply == "hello"
 
 
 DEATHS = [
