@@ -25,14 +25,32 @@ LEFT_OPEN = "(the turn ended before this call had a result)"
 
 
 class _OpenCall:
-    """What is known of a call. `block` is its block in a message; `printed` what it printed to a terminal."""
+    """What is known of a call. `block` is its block in a message."""
 
     def __init__(self, call_id: str) -> None:
         self.id = call_id
         self.fields: dict[str, Any] = {}
         self.block: dict[str, Any] | None = None
-        self.printed = ""
         self.denied: str | None = None
+        # What it printed to a terminal, as it came.
+        self._printed: list[str] = []
+        self._printed_chars = 0
+
+    @property
+    def printed(self) -> str:
+        """What it printed to a terminal."""
+        return "".join(self._printed)
+
+    def add_printed(self, text: str, most_chars: int) -> None:
+        """Note what it printed, up to so many characters in all."""
+        kept = text[: most_chars - self._printed_chars]
+        if kept:
+            self._printed.append(kept)
+            self._printed_chars += len(kept)
+
+    def clear_printed(self) -> None:
+        """Forget what it printed: it comes once more, whole."""
+        self._printed, self._printed_chars = [], 0
 
     @property
     def kind(self) -> str:
@@ -161,9 +179,11 @@ class CallLedger:
             if member(update, name) is not None:
                 call.fields[name] = update[name]
         # The convention of Zed for what a command prints, which Codex uses whatever the client has said of terminals.
-        if text(update, "_meta", "terminal_output", "data"):
-            call.printed = text(update, "_meta", "terminal_output", "data")
-        call.printed = (call.printed + text(update, "_meta", "terminal_output_delta", "data"))[: self._max_bytes]
+        if whole := text(update, "_meta", "terminal_output", "data"):
+            call.clear_printed()
+            call.add_printed(whole, self._max_bytes)
+        if more := text(update, "_meta", "terminal_output_delta", "data"):
+            call.add_printed(more, self._max_bytes)
 
 
 def _live(call: _OpenCall) -> dict[str, Any]:
@@ -188,8 +208,8 @@ def _content(call: _OpenCall) -> list[dict[str, Any]]:
                 blocks += texts(f"(changed {text(item, 'path')})")
             case _:
                 pass
-    if blocks or call.printed:
-        return blocks or texts(call.printed)
+    if blocks or (printed := call.printed):
+        return blocks or texts(printed)
     output = call.fields.get("rawOutput")
     if output is None:
         return []
