@@ -21,7 +21,7 @@ from sessiond.trigrams.rows import FileRow
 FORMAT = 1
 # When less than this part of what was written still counts, the index is built anew. Small ones are not worth it.
 _LIVE_PART = 0.7
-_WORN_CHARS = 4 * 2**20
+_WORN_CHARS = 2**20
 
 
 class OpenIndex:

@@ -271,7 +271,7 @@ async def test_a_full_disk_is_told_and_what_is_indexed_is_used(tmp_path: Path) -
 
 async def test_a_worn_index_is_built_anew_beside_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise = Random(1)
-    big = [" ".join(f"{noise.getrandbits(40):x}" for _ in range(5000)) for _ in range(50)]
+    big = [" ".join(f"{noise.getrandbits(40):x}" for _ in range(5000)) for _ in range(15)]
     write_session(tmp_path, "s0", [message(text, T + at) for at, text in enumerate(big)])
     async with opened_store(tmp_path) as store, running_index(store) as index:
         await wait_ready(index)
