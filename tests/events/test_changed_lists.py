@@ -137,7 +137,8 @@ async def test_a_long_list_is_replayed_in_pages(tmp_path: Path) -> None:
 
 async def test_a_search_reads_a_long_list_in_short_steps(tmp_path: Path) -> None:
     async with changed_file(tmp_path) as (parts, file):
-        file.write(*(user(f"u{number}", f"bird {number}") for number in range(2, 2000)))
+        for number in range(2, 2000, 10):
+            file.write(*(user(f"u{one}", f"bird {one}") for one in range(number, number + 10)))
         query = search.Query(text="bird 1999", limit=9, shown=lambda text: text)
         looking = search.Search(parts.store, [file.session], query)
         assert sum(1 for _ in looking.steps()) > 100
