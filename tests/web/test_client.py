@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.owner_page import open_page
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 from support.sampling import WHOLE
@@ -55,9 +56,10 @@ def open_code(daemon: Daemon, *scopes: str) -> tuple[str, str]:
 @pytest.mark.system
 def test_it_calls_and_follows_the_real_daemon(daemon: Daemon) -> None:
     daemon.reply("agent:main:test:page", "first")
-    opened = [open_code(daemon, "list", "read", "send") for _ in range(14)]
-    codes = json.dumps([code for _, code in opened])
-    run_node("client.test.js", SESSIOND_PAGE=opened[0][0], SESSIOND_CODES=codes)
+    scopes = ("list", "read", "send")
+    tokens = [open_page(daemon, *scopes).token for _ in range(12)]
+    base, code = open_code(daemon, *scopes)
+    run_node("client.test.js", SESSIOND_PAGE=base, SESSIOND_CODE=code, SESSIOND_TOKENS=json.dumps(tokens))
 
 
 @needs_node
