@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +47,13 @@ class Acpx:
 
     def command(self, *words: str, loads: bool = False) -> list[str]:
         agent = self._loading_agent if loads else self._agent
-        return [str(self._program), "--agent", str(agent), "--ttl", "1", "--format", "json", *words]
+        return [str(self._program), "--agent", str(agent), "--ttl", "60", "--format", "json", *words]
 
     def run(self, *words: str, loads: bool = False) -> list[dict[str, Any]]:
         """What it prints: frames, or what it says of itself."""
         process = self.start(*words, loads=loads)
         out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+        assert process.returncode == 0, (out, err)
         return [json.loads(line) for line in out.splitlines()]
 
     def start(self, *words: str, loads: bool = False) -> subprocess.Popen[str]:
@@ -65,6 +67,15 @@ class Acpx:
             process_group=0,
         )
 
+    def end_owners(self) -> None:
+        """End the processes that acpx leaves to keep its agents warm."""
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if f"HOME={self._environ['HOME']}".encode() in path.read_bytes().split(b"\0"):
+                    words = path.with_name("cmdline").read_bytes()
+                    if str(self._program.parent.parent).encode() in words:
+                        os.kill(int(path.parent.name), signal.SIGKILL)
+
     def frames(self) -> list[dict[str, Any]]:
         """Every frame that the agents have sent so far."""
         return [json.loads(line) for line in self.frames_file.read_text().splitlines()]
@@ -74,10 +85,12 @@ class Acpx:
 
 
 @pytest.fixture
-def editor(acpx: Path, daemon: Daemon, tmp_path: Path) -> Acpx:
+def editor(acpx: Path, daemon: Daemon, tmp_path: Path) -> Iterator[Acpx]:
     daemon.environ["PATH"] = os.environ["PATH"]
     daemon.start(CONFIG)
-    return Acpx(acpx, daemon, tmp_path)
+    made = Acpx(acpx, daemon, tmp_path)
+    yield made
+    made.end_owners()
 
 
 def kinds(frames: list[dict[str, Any]]) -> list[str]:
