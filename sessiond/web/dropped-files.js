@@ -7,7 +7,6 @@ import { safeLine } from "./plain-text.js";
 // All of them go into one call, whose message may have 16 MiB.
 const MOST_BYTES = 10 * 1024 * 1024;
 
-/** A list of files that grows by dropping and choosing. */
 export class DroppedFiles extends HTMLElement {
   constructor() {
     super();
@@ -38,7 +37,6 @@ export class DroppedFiles extends HTMLElement {
     this.render();
   }
 
-  /** What a call takes. */
   get attachments() {
     return this.files.map(({ name, content, encoding, mimeType }) => ({
       name,
@@ -82,7 +80,7 @@ async function base64Of(file) {
   return btoa(pieces.join(""));
 }
 
-/** Files that are dropped anywhere on the page. @param {(files: File[]) => void} take */
+/** @param {(files: File[]) => void} take */
 export function listenForFiles(take) {
   const mark = (/** @type {boolean} */ isOver) => document.body.classList.toggle("dropping", isOver);
   addEventListener("dragover", (event) => {

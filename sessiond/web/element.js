@@ -37,7 +37,7 @@ export function custom(type, props = {}) {
   return element;
 }
 
-/** A drawing. @param {string} tag @param {Record<string, string | number>} [props] @param {...Node} children */
+/** @param {string} tag @param {Record<string, string | number>} [props] @param {...Node} children */
 export function svg(tag, props = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(props)) {

@@ -76,7 +76,7 @@ function lineElement(page, key, isSelf, sentence) {
   return h("li", { title: `${name}: ${sentence}` }, mark, word, h("span", { class: "unseen" }, sentence));
 }
 
-/** What the arcs of a session say. @param {string} key @param {Exchange[]} exchanges @param {PageContext} page */
+/** @param {string} key @param {Exchange[]} exchanges @param {PageContext} page */
 function sentenceOf(key, exchanges, page) {
   const words = exchanges
     .filter(({ from }) => from === key)

@@ -66,7 +66,6 @@ export class Exchanges {
     return [...this.byPair.values()];
   }
 
-  /** All sessions, those with most messages first. */
   get keys() {
     /** @type {Map<string, number>} */
     const weights = new Map();

@@ -183,7 +183,7 @@ export class FactsPanel extends HTMLElement {
   }
 }
 
-/** Names and values, only of what is known. @param {Row} row @returns {[string, Child | Child[]][]} */
+/** @param {Row} row @returns {[string, Child | Child[]][]} */
 function factsOf(row) {
   const now = Date.now();
   const path = (/** @type {string} */ text) => [

@@ -69,7 +69,7 @@ export function formatDay(at, now) {
   return (sameYear ? dayOfYear : dayOfAnyYear).format(at);
 }
 
-/** Day and time to the second. @param {number} at */
+/** @param {number} at */
 export const formatMoment = (at) => whole.format(at);
 
 /** `1.2 MB`. @param {number} bytes */

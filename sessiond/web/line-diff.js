@@ -44,7 +44,7 @@ export function patchLines(patch) {
   });
 }
 
-/** How many lines were added and taken away. @param {DiffLine[]} lines */
+/** @param {DiffLine[]} lines */
 export function countChanges(lines) {
   let [added, removed] = [0, 0];
   for (const { sign } of lines) {
@@ -63,7 +63,7 @@ function compare(old, now) {
   }
   const width = now.length + 1;
   const lengths = new Uint32Array((old.length + 1) * width);
-  const at = (/** @type {number} */ row, /** @type {number} */ column) => lengths[row * width + column] ?? 0;
+  const at = (/** @type {number} */ row, /** @type {number} */ column) => lengths[row * width + column];
   for (let row = old.length - 1; row >= 0; row -= 1) {
     for (let column = now.length - 1; column >= 0; column -= 1) {
       lengths[row * width + column] =
@@ -73,14 +73,14 @@ function compare(old, now) {
   let [row, column] = [0, 0];
   while (row < old.length || column < now.length) {
     if (row < old.length && column < now.length && old[row] === now[column]) {
-      lines.push(line(" ", old[row] ?? ""));
+      lines.push(line(" ", old[row]));
       row += 1;
       column += 1;
     } else if (row < old.length && (column === now.length || at(row + 1, column) >= at(row, column + 1))) {
-      lines.push(line("-", old[row] ?? ""));
+      lines.push(line("-", old[row]));
       row += 1;
     } else {
-      lines.push(line("+", now[column] ?? ""));
+      lines.push(line("+", now[column]));
       column += 1;
     }
   }

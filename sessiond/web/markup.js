@@ -11,7 +11,7 @@ const QUOTE = /^ {0,3}> ?(.*)$/;
 const TABLE_ROW = /^\s*\|.*\|\s*$/;
 const TABLE_RULE = /^\s*\|[\s:|-]+\|\s*$/;
 
-/** The blocks of a text from top to bottom. @param {string} text @returns {Block[]} */
+/** @param {string} text @returns {Block[]} */
 export function blocksOf(text) {
   /** @type {Block[]} */
   const blocks = [];
@@ -24,7 +24,7 @@ export function blocksOf(text) {
   };
   let at = 0;
   while (at < lines.length) {
-    const line = lines[at] ?? "";
+    const line = lines[at];
     const found = line.trim() === "" ? null : blockAt(lines, at, paragraph.length > 0);
     if (found === null) {
       if (line.trim() === "") endParagraph();
@@ -47,12 +47,11 @@ export function blocksOf(text) {
  * @returns {{block: Block, next: number} | null}
  */
 function blockAt(lines, at, inParagraph) {
-  const line = lines[at] ?? "";
+  const line = lines[at];
   const fence = FENCE.exec(line);
-  if (fence) return fenceAt(lines, at, fence[1] ?? "```", fence[2] ?? "");
+  if (fence) return fenceAt(lines, at, fence[1], fence[2]);
   const heading = HEADING.exec(line);
-  if (heading)
-    return { block: { type: "heading", level: heading[1]?.length ?? 1, text: heading[2] ?? "" }, next: at + 1 };
+  if (heading) return { block: { type: "heading", level: heading[1].length, text: heading[2] }, next: at + 1 };
   if (RULE.test(line)) return { block: { type: "rule" }, next: at + 1 };
   if (QUOTE.test(line)) {
     const { taken, next } = takeWhile(lines, at, (one) => QUOTE.test(one));
@@ -81,12 +80,12 @@ function listAt(lines, at) {
   const items = [];
   let next = at;
   for (; next < lines.length; next += 1) {
-    const line = lines[next] ?? "";
+    const line = lines[next];
     const item = ITEM.exec(line);
     const indent = item?.[1]?.replace(/\t/g, "    ").length ?? 0;
     const last = items.at(-1);
     if (item && (indent > 1 || (item[3] !== undefined) === (first?.[3] !== undefined))) {
-      items.push({ depth: Math.min(4, Math.floor(indent / 2)), text: item[4] ?? "" });
+      items.push({ depth: Math.min(4, Math.floor(indent / 2)), text: item[4] });
     } else if (!item && last && /^\s+\S/.test(line) && !FENCE.test(line)) {
       last.text += `\n${line.trim()}`;
     } else if (line.trim() !== "" || !ITEM.test(lines[next + 1] ?? "")) {
@@ -100,7 +99,7 @@ function listAt(lines, at) {
 /** @param {string[]} lines @param {number} from @param {(line: string) => boolean} fits */
 function takeWhile(lines, from, fits) {
   let next = from;
-  while (next < lines.length && fits(lines[next] ?? "")) next += 1;
+  while (next < lines.length && fits(lines[next])) next += 1;
   return { taken: lines.slice(from, next), next };
 }
 
@@ -118,7 +117,7 @@ function cellsOf(row) {
 const SPAN =
   /`([^`\n]{1,2000})`|\*\*([^*\n]{1,1000})\*\*|(?<![\w*])\*([^\s*][^*\n]{0,500})\*(?![\w*])|\[([^[\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(https?:\/\/[^\s<>"'`)\]}]{1,2000})/g;
 
-/** The spans of a line or paragraph. @param {string} text @returns {Span[]} */
+/** @param {string} text @returns {Span[]} */
 export function spansOf(text) {
   /** @type {Span[]} */
   const spans = [];

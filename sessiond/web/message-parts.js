@@ -6,14 +6,14 @@ import { objectOr, safeLine, textOr } from "./plain-text.js";
 
 const RESULT_ROLES = new Set(["toolResult", "tool", "bashExecution"]);
 
-/** Whether a message is the result of a tool call. @param {Message} message */
+/** @param {Message} message */
 export const isToolResult = (message) => RESULT_ROLES.has(message.role);
 
 // A message of 100,000 tool calls is taken apart once, not whenever something comes after it.
 /** @type {WeakMap<Message, Part[]>} */
 const taken = new WeakMap();
 
-/** The parts of a message in their order. @param {Message} message @returns {Part[]} */
+/** @param {Message} message @returns {Part[]} */
 export function partsOf(message) {
   const parts = taken.get(message) ?? takeApart(message);
   taken.set(message, parts);

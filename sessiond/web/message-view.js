@@ -122,7 +122,7 @@ export class MessageView extends HTMLElement {
     );
   }
 
-  /** A result whose call is not here. @returns {BodyItem} */
+  /** @returns {BodyItem} */
   orphanItem() {
     const { entry } = this.given().piece;
     const name = resultOf(entry.message).name || String(entry.message.role);

@@ -110,7 +110,6 @@ class NowSection extends HTMLElement {
   }
 }
 
-/** What to do where there is nothing. */
 export function emptyHint() {
   return h(
     "div",

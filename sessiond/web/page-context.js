@@ -43,7 +43,7 @@ export class PageContext extends EventTarget {
     return { view, key: view === "session" ? decoded(rest) : "", cursor };
   }
 
-  /** What people call a session. @param {string} key */
+  /** @param {string} key */
   nameOf(key) {
     const row = this.list.rows.get(key);
     return row ? safeLine(nameOf(row)) : safeLine(key);

@@ -34,9 +34,10 @@ export class PageViews {
     addEventListener("hashchange", () => this.route());
     listenForFiles((files) => this.takeFiles(files));
     this.route();
+    // Who presses Ctrl-K types on at once: what is typed must not come to the page's keys.
+    requestIdleCallback(() => void this.search());
   }
 
-  /** Shows what the address says. */
   route() {
     const { page, session, current } = this;
     const { view, key, cursor } = page.takeAddress();

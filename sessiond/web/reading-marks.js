@@ -44,7 +44,7 @@ export class ReadingMarks {
     else this.put(this.ofTab, `sessiond.draft ${key}`, text);
   }
 
-  /** How one likes the tree. @param {string} name @param {string} otherwise */
+  /** @param {string} name @param {string} otherwise */
   preference(name, otherwise) {
     return this.lasting.getItem(`sessiond.${name}`) ?? otherwise;
   }

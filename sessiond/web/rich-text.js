@@ -2,7 +2,6 @@
 
 import { appendAll, CodeBlock, MOST_SHOWN, showAll } from "./code-block.js";
 import { custom, h } from "./element.js";
-import { askToFollow } from "./link-question.js";
 import { blocksOf, spansOf } from "./markup.js";
 import { cut, safeAddress, safeText } from "./plain-text.js";
 
@@ -98,7 +97,7 @@ function linkElement(text, given) {
   if (address === null) return given === text ? text : `${text} (${safeText(given)})`;
   const ask = (/** @type {Event} */ event) => {
     event.preventDefault();
-    askToFollow(address);
+    void import("./link-question.js").then(({ askToFollow }) => askToFollow(address));
   };
   const onkeydown = (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && ask(event);
   return h("span", { role: "link", tabindex: 0, class: "link", title: address, onclick: ask, onkeydown }, text);

@@ -149,7 +149,7 @@ export class SearchBox extends HTMLElement {
   /** @param {Found[]} found @param {string} note */
   show(found, note) {
     this.found = found;
-    this.at = Math.min(this.at ?? 0, Math.max(0, found.length - 1));
+    this.at = Math.min(this.at, Math.max(0, found.length - 1));
     const items = found.map(({ parts, cursor }, at) =>
       h("li", { role: "option", id: `search-result-${at}`, class: cursor ? "match" : "name" }, parts),
     );
@@ -160,9 +160,9 @@ export class SearchBox extends HTMLElement {
   }
 
   mark() {
-    const items = [...(this.results.children ?? [])];
+    const items = [...this.results.children];
     for (const [at, item] of items.entries()) item.setAttribute("aria-selected", String(at === this.at));
-    const current = items[this.at ?? 0];
+    const current = items[this.at];
     current?.scrollIntoView({ block: "nearest" });
     if (current) this.input.setAttribute("aria-activedescendant", current.id);
     else this.input.removeAttribute("aria-activedescendant");
@@ -170,7 +170,7 @@ export class SearchBox extends HTMLElement {
 
   /** @param {KeyboardEvent} event */
   keyed(event) {
-    const { found = [], at = 0 } = this;
+    const { found, at } = this;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       this.at = Math.min(Math.max(at + (event.key === "ArrowDown" ? 1 : -1), 0), Math.max(0, found.length - 1));
       this.mark();
@@ -183,7 +183,7 @@ export class SearchBox extends HTMLElement {
   /** @param {MouseEvent} event */
   clicked(event) {
     const item = /** @type {Element} */ (event.target).closest("li");
-    if (item) this.follow(this.found[[...(this.results.children ?? [])].indexOf(item)]);
+    if (item) this.follow(this.found[[...this.results.children].indexOf(item)]);
   }
 
   /** @param {Found | undefined} found */

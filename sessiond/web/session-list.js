@@ -68,7 +68,6 @@ export class SessionList extends EventTarget {
     this.tell();
   }
 
-  /** The next older sessions. */
   async loadOlder() {
     if (this.olderCursor === null) return;
     const page = await this.page(this.olderCursor, PAGE);

@@ -114,7 +114,7 @@ export class SessionTree extends HTMLElement {
   /** The line that the keys are on: one alone can be reached by Tab. */
   markCurrent() {
     const nodes = this.nodes();
-    const { lines = [] } = this;
+    const { lines } = this;
     const at = Math.max(
       0,
       lines.findIndex(({ id }) => id === (this.current || this.selected)),
@@ -164,7 +164,7 @@ export class SessionTree extends HTMLElement {
   /** @param {KeyboardEvent} event */
   treeKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const { lines = [] } = this;
+    const { lines } = this;
     const at = this.nodes().indexOf(/** @type {HTMLElement} */ (document.activeElement));
     const line = lines[at];
     if (line === undefined) return;
@@ -190,7 +190,7 @@ export class SessionTree extends HTMLElement {
     else this.page.open(line.id);
   }
 
-  /** Folds what is open, opens what is folded. @param {TreeLine} line */
+  /** @param {TreeLine} line */
   fold(line) {
     const { folded = new Set(), opened = new Set() } = this;
     (line.isOpen ? folded : opened).add(line.id);
@@ -208,7 +208,6 @@ export class SessionTree extends HTMLElement {
     node.focus();
   }
 
-  /** To the line that the keys are on. */
   focusCurrent() {
     this.nodes()
       .find((node) => node.tabIndex === 0)
@@ -217,7 +216,7 @@ export class SessionTree extends HTMLElement {
 
   /** @returns {HTMLElement[]} */
   nodes() {
-    return /** @type {HTMLElement[]} */ ([...(this.tree.children ?? [])]);
+    return /** @type {HTMLElement[]} */ ([...this.tree.children]);
   }
 }
 

@@ -71,7 +71,7 @@ export class ToolCall extends HTMLElement {
   }
 }
 
-/** A mark of how much an edit changes. @param {unknown} args */
+/** @param {unknown} args */
 function sizeOf(args) {
   const changes = changesOf(args);
   if (changes.length === 0) return "";

@@ -16,7 +16,7 @@ const PATCHES = ["patch", "diff", "input", "patchText"];
 /** The name as people know it: `mcp__github__list_issues` is `github.list_issues`. @param {string} name */
 export const toolName = (name) => safeLine(name.replace(/^mcp__(.+?)__/, "$1."), 60);
 
-/** The arguments on one line. @param {unknown} args @param {number} [most] characters */
+/** @param {unknown} args @param {number} [most] characters */
 export function summarizeCall(args, most = 160) {
   const given = parsed(args);
   if (typeof given === "string") return safeLine(given, most);

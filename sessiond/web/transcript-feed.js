@@ -147,7 +147,7 @@ export class TranscriptFeed extends EventTarget {
     this.tell("change");
   }
 
-  /** The line of the file. @param {Entry} entry */
+  /** @param {Entry} entry */
   async fetchRaw(entry) {
     const page = await this.page({ cursor: entry.cursor, limit: 1, raw: true, includeRuns: false });
     return JSON.stringify(page.messages[0] ?? entry.message, null, 2);

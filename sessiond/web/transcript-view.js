@@ -208,7 +208,6 @@ export class TranscriptView extends HTMLElement {
     } else scroller.scrollTop = 0;
   }
 
-  /** Shows where one landed. */
   flashLast() {
     const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1));
     if (!last) return;

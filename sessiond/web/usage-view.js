@@ -130,7 +130,7 @@ function share(part) {
 /** @param {string} day as 2026-11-22 */
 const dayName = (day) => formatDay(Date.parse(`${day}T12:00:00Z`), Date.now());
 
-/** A bar for each day. @param {ReturnType<typeof lastDays>} days */
+/** @param {ReturnType<typeof lastDays>} days */
 function chart(days) {
   const most = Math.max(...days.map(({ tokens }) => tokens), 1);
   const width = days.length * (BAR.width + BAR.gap);

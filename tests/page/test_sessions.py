@@ -125,7 +125,7 @@ def test_facts_and_who_writes_to_whom(day: Daemon, open_page: Any) -> None:
 
 def test_keys_alone_find_last_weeks_conversation_and_move_in_it(day: Daemon, open_page: Any) -> None:
     page = open_page(day)
-    page.wait_for_selector("now-view")
+    page.wait_for_selector("search-box", state="attached")
     page.keyboard.press("/")
     page.keyboard.type("fix")
     page.keyboard.press("ArrowDown")
