@@ -129,7 +129,11 @@ function once(make, parent) {
     return element;
   };
   return () => {
-    made ??= put();
+    // What could not be loaded, because the daemon is away, is asked for again the next time.
+    made ??= put().catch(() => {
+      made = undefined;
+      return new Promise(() => {});
+    });
     return made;
   };
 }

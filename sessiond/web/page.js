@@ -38,7 +38,15 @@ async function begin() {
   place("foot").append(new ConnectionState(page));
   document.addEventListener("visibilitychange", () => (document.hidden ? client.pause() : client.resume()));
   setInterval(() => !document.hidden && list.tell(), MINUTE_MS);
-  const showRest = async () => new (await import("./page-views.js")).PageViews(page, tree);
+  const showRest = async () => {
+    try {
+      new (await import("./page-views.js")).PageViews(page, tree);
+    } catch (problem) {
+      // The daemon went away in between. A browser may keep to its failure: the page begins anew when it is back.
+      if (!(problem instanceof TypeError)) throw problem;
+      client.addEventListener("state", () => client.state === "live" && location.reload());
+    }
+  };
   list.addEventListener("change", showRest, { once: true });
   list.start();
 }
