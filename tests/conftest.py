@@ -27,7 +27,7 @@ KEEP_MARK = "keep"
 # with random ones use `--hypothesis-profile explore`, and add what it finds as an @example.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
 settings.register_profile(
-    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 25), derandomize=True, database=None
+    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 15), derandomize=True, database=None
 )
 settings.load_profile("sessiond")
 
