@@ -15,6 +15,8 @@ from sessiond.runtimes.presets.fields import array, member, table, text
 
 # More than any agent has open at once. Of calls that have ended as many are remembered, whose late updates are ignored.
 _MAX_CALLS = 1000
+# What the agent has said of its open calls; then the oldest one is ended.
+_MAX_HELD_BYTES = 64 * 1024 * 1024
 _MAX_ID_CHARS = 1024
 # The title, which may be a whole command, is the name of a call that has none.
 _MAX_NAME_CHARS = 1024
@@ -31,6 +33,7 @@ class _OpenCall:
         self.id = call_id
         self.fields: dict[str, Any] = {}
         self.block: dict[str, Any] | None = None
+        self.sizes: dict[str, int] = {}
         self.denied: str | None = None
         # What it printed to a terminal, as it came.
         self._printed: list[str] = []
@@ -51,6 +54,15 @@ class _OpenCall:
     def clear_printed(self) -> None:
         """Forget what it printed: it comes once more, whole."""
         self._printed, self._printed_chars = [], 0
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a member that may be long."""
+        self.fields[name] = value
+        self.sizes[name] = len(msgspec.json.encode(value))
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(self.sizes.values()) + self._printed_chars
 
     @property
     def kind(self) -> str:
@@ -74,6 +86,7 @@ class CallLedger:
         self._draft, self._max_bytes = draft, max_bytes
         self._open: dict[str, _OpenCall] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._held_bytes = 0
         self.dropped = 0
 
     def describe(self, update: Any) -> tuple[str, str]:
@@ -89,7 +102,9 @@ class CallLedger:
         call = self._open.get(text(asked, "toolCallId"))
         said = {name: asked[name] for name in _ASKED if name in asked}
         if call is not None and call.block is not None:
+            before = call.held_bytes
             self._patch(call, said)
+            self._held_bytes += call.held_bytes - before
             call.block |= {"name": call.name, "arguments": call.arguments}
         elif 0 < len(text(asked, "toolCallId")) <= _MAX_ID_CHARS:
             yield from self.take(said)
@@ -113,7 +128,9 @@ class CallLedger:
             if len(self._open) >= _MAX_CALLS:
                 yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
             call = self._open[call_id] = _OpenCall(call_id)
+        before = call.held_bytes
         self._patch(call, update)
+        self._held_bytes += call.held_bytes - before
         status = text(call.fields, "status")
         if call.block is None:
             call.block = {"type": "toolCall", "id": call_id, "name": call.name, "arguments": call.arguments}
@@ -126,6 +143,8 @@ class CallLedger:
         if status in _FINAL:
             call.block |= {"name": call.name, "arguments": call.arguments}
             yield from self._finish(call)
+        while self._open and self._held_bytes > _MAX_HELD_BYTES:
+            yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
 
     def end(self) -> Iterator[Event]:
         """Results for the calls that the agent left open."""
@@ -135,6 +154,7 @@ class CallLedger:
     def _finish(self, call: _OpenCall, why: str | None = None) -> Iterator[Event]:
         """The result of a call, after the message with the call itself."""
         self._open.pop(call.id, None)
+        self._held_bytes -= call.held_bytes
         self._ended[call.id] = None
         if len(self._ended) > _MAX_CALLS:
             self._ended.popitem(last=False)
@@ -174,10 +194,10 @@ class CallLedger:
                 call.fields[name] = update[name]
         for name in ("content", "locations"):
             if isinstance(member(update, name), list):
-                call.fields[name] = update[name]
+                call.keep(name, update[name])
         for name in ("rawInput", "rawOutput"):
             if member(update, name) is not None:
-                call.fields[name] = update[name]
+                call.keep(name, update[name])
         # The convention of Zed for what a command prints, which Codex uses whatever the client has said of terminals.
         if whole := text(update, "_meta", "terminal_output", "data"):
             call.clear_printed()

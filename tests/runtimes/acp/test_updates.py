@@ -48,6 +48,19 @@ def test_calls_that_are_too_long_for_a_record_are_shortened() -> None:
         assert len(sizes) >= 2 and max(sizes) <= LIMIT - ENVELOPE_BYTES
 
 
+def test_open_calls_hold_so_much_and_no_more() -> None:
+    """A call that is ended early has a result that says so, and one with as much as its predecessors had is kept."""
+    printed = {"rawOutput": "z" * (6 * 1024 * 1024)}
+    twice = [call("c0", **printed), call("c0", of="tool_call_update", **printed)]
+    for count, early in ((10, []), (12, ["c0", "c1"])):
+        made, events = reader(), []
+        for update in [*twice, *(call(f"c{number}", **printed) for number in range(1, count))]:
+            events += list(made.take(update))
+        assert [event.tool_call_id for event in events if isinstance(event, Tool) and event.phase == "end"] == early
+        results = [one for one in messages([*events, *made.end("end_turn")]) if one["role"] == "toolResult"]
+        assert len(results) == count and all(one["content"][0]["text"] == LEFT_OPEN for one in results)
+
+
 def test_a_call_is_in_a_message_before_its_result() -> None:
     updates = [
         chunk("let me look"),
