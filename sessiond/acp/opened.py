@@ -20,10 +20,12 @@ Send = Callable[[Update], None]
 
 
 class OpenedSession:
-    """`client` is shared by all sessions, `connect` makes one for a subscription, `send` takes an update."""
+    """`client` and `waits` (for what takes long) are shared by all sessions, `connect` makes one for a subscription,
+    `send` takes an update.
+    """
 
-    def __init__(self, key: str, client: Client, connect: Callable[[], Client], send: Send) -> None:
-        self.key, self.client = key, client
+    def __init__(self, key: str, client: Client, waits: Client, connect: Callable[[], Client], send: Send) -> None:
+        self.key, self.client, self.waits = key, client, waits
         self._connect, self._send = connect, send
         self._lock = threading.RLock()
         self._updates = SessionUpdates(client.caller.get("sessionKey"))

@@ -28,6 +28,8 @@ PROTOCOL_VERSION = 1
 MAX_REQUESTS = 256
 # Each open session has a connection of its own, and the daemon's are for others, too.
 MAX_SESSIONS = 64
+# How many requests that open or list are put to the daemon at once, which takes 64 of one connection.
+MAX_AT_ONCE = 8
 # How long requests but prompts may take to be answered after the end of standard input.
 LAST_ANSWERS_S = 5.0
 # Those that name a session, whose requests follow one another.
@@ -57,12 +59,16 @@ class AcpServer:
     ) -> None:
         self._connect, self._agent, self._write, self._say = connect, agent, write, say
         self._client = connect()
+        # Prompts wait for the ends of runs on a connection of their own: so many would leave no request to cancel one.
+        self._waits = connect()
         self._lock = threading.Condition()  # guards what follows; notified of each answer
         self._lanes: dict[str, SessionLane] = {}
         self._in_flight: set[FrameId] = set()
         self._count = 0  # of requests in flight, those with the id null too
         self._prompt_count = 0  # of those, prompts
         self._said: set[str] = set()
+        self._opening_count = 0  # sessions that are being created
+        self._places = threading.Semaphore(MAX_AT_ONCE)
 
     def connect(self) -> None:
         """Connect to the daemon. ClientError."""
@@ -133,7 +139,7 @@ class AcpServer:
     def _put(self, session_id: str, request: EditorRequest) -> None:
         with self._lock:
             lane = self._lanes.get(session_id)
-            if lane is None and len(self._lanes) < MAX_SESSIONS:
+            if lane is None and self._has_room():
                 lane = self._lanes[session_id] = SessionLane(session_id, self)
             if lane is not None:
                 if request.method == "session/close":
@@ -149,7 +155,11 @@ class AcpServer:
             lane.cancel()
 
     def _begin(self, request: EditorRequest, make: Answer) -> None:
-        threading.Thread(target=self.answer, args=(request, make), daemon=True).start()
+        def answer() -> None:
+            with self._places:
+                self.answer(request, make)
+
+        threading.Thread(target=answer, daemon=True).start()
 
     def answer(self, request: EditorRequest, make: Answer) -> None:
         """Answer a request with what `make` returns, or with its error."""
@@ -179,7 +189,7 @@ class AcpServer:
         def send(update: dict[str, Any]) -> None:
             self._write(frames.notice("session/update", {"sessionId": session_id, "update": update}))
 
-        return OpenedSession(key, self._client, self._connect, send)
+        return OpenedSession(key, self._client, self._waits, self._connect, send)
 
     def retire(self, lane: SessionLane) -> None:
         """Forget a lane that has no session and nothing to do."""
@@ -215,8 +225,20 @@ class AcpServer:
     def _create(self, params: dict[str, Any]) -> dict[str, Any]:
         cwd = require_folder(params)
         self.note_tool_servers(params)
-        if len(self._lanes) >= MAX_SESSIONS:
-            _refuse_more()
+        with self._lock:
+            if not self._has_room():
+                _refuse_more()
+            self._opening_count += 1
+        try:
+            return self._create_one(cwd)
+        finally:
+            with self._lock:
+                self._opening_count -= 1
+
+    def _has_room(self) -> bool:
+        return len(self._lanes) + self._opening_count < MAX_SESSIONS
+
+    def _create_one(self, cwd: str) -> dict[str, Any]:
         key = f"acp:{_uuid()}"
         try:
             made = self._client.call(

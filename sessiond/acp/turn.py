@@ -80,7 +80,7 @@ class EditorTurn:
         run_id = accepted["runId"]
         with self._lock:
             self._running = (session.client, session.key, run_id)
-        end = self._wait(session.client, run_id)
+        end = self._wait(session.waits, run_id)
         session.catch_up()
         return {**self._result(end), "_meta": {"sessionKey": session.key, "runId": run_id}}
 

@@ -125,3 +125,26 @@ def test_so_many_sessions_may_be_open_and_one_that_is_closed_makes_room(daemon: 
         editor.call("session/close", sessionId=sessions[0])
         daemon.wait_for(lambda: daemon.call("daemon.status")["subscribers"] < len(sessions), "it is followed still")
         assert editor.call("session/new", **place)["sessionId"] not in sessions
+        editor.call("session/close", sessionId=sessions[1])
+        # Those that are asked for at once are counted, too.
+        ask = json.dumps({"method": "session/new", "params": place, "jsonrpc": "2.0"})
+        editor.write(b"".join(f'{{"id":"n{number}",{ask[1:]}\n'.encode() for number in range(20)))
+        answers: list[dict[str, Any]] = []
+        while len(answers) < 20:
+            answers += [answer] if "id" in (answer := editor.next_line()) else []
+        assert sum("result" in answer for answer in answers) == 1
+
+
+def test_prompts_that_wait_leave_room_for_other_requests(daemon: Daemon, tmp_path: Path) -> None:
+    agent = '[[agents.list]]\nid = "main"\nruntime = { type = "exec", command = ["sleep", "1000"] }\n'
+    daemon.start("limits.maxInFlight = 2\n" + agent)
+    with RawEditor(daemon) as editor:
+        sessions = [editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"] for _ in range(2)]
+        for session in sessions:
+            prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "wait"}]}
+            editor.write(json.dumps({"id": session, "method": "session/prompt", "params": prompt}).encode() + b"\n")
+        daemon.wait_for(
+            lambda: [row.get("status") for row in daemon.rows()] == ["running"] * 2, "the runs do not begin"
+        )
+        # Again and again: the prompts begin to wait a moment after their runs.
+        assert {len(editor.call("session/list")["sessions"]) for _ in range(50)} == {2}
