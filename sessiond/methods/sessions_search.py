@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
@@ -148,12 +149,21 @@ def _describe_match(match: Match, cursor: str) -> SearchMatch:
 
 
 def _timer(ctx: Context, within_ms: int | None) -> Callable[[], bool] | None:
-    """A function that says whether the time is over. It is called in worker threads."""
+    """A function that says whether the time is over, which begins when it is called first. It is called in worker
+    threads: first when the search gets to what no page before has looked at. Finding the place again may take as long
+    as the time, and each page would hardly get further.
+    """
     if within_ms is None:
         return None
-    clock = ctx.services.clock
-    deadline = clock.monotonic() + within_ms / 1000
-    return lambda: clock.monotonic() >= deadline
+    clock, deadline = ctx.services.clock, math.inf
+
+    def is_over() -> bool:
+        nonlocal deadline
+        now = clock.monotonic()
+        deadline = min(deadline, now + within_ms / 1000)
+        return now >= deadline
+
+    return is_over
 
 
 def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list[Session], int]:

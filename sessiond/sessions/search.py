@@ -43,7 +43,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What to search for. `shown` masks a text as needed for the caller. `block` is how many bytes are read at once.
 
     `after` is the place of the last match of the page before. When `is_over` says so, the search ends with what is
-    certain by then: all matches down to some time.
+    certain by then: all matches down to some time. It is asked only behind that place.
     """
 
     text: str

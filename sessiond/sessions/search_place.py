@@ -19,7 +19,7 @@ _LINES_TIMED = 16
 # A stretch that is shorter is read rather than divided.
 _DIVIDED_BYTES = 64 * 1024
 # What is read to find the time of a place in the middle of a file.
-_PROBE_BYTES = 32 * 1024
+_PROBE_BYTES = 16 * 1024
 
 
 class Stretch(NamedTuple):

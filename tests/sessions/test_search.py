@@ -261,3 +261,23 @@ async def test_a_cancelled_search_stops_before_it_has_read_everything(tmp_path: 
                     await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert 0 < looked < 3000
+
+
+async def test_the_time_of_a_page_begins_where_the_page_before_ended(tmp_path: Path) -> None:
+    for number in range(6):
+        _write(tmp_path, number, [_header(number, T), _message("user", f"hello {number}", T + number)])
+    async with open_store(
+        tmp_path, listener=SilentListener, durable=False, record_limit=LIMIT, rules=KeyRules()
+    ) as store:
+        asked = 0
+
+        def is_over() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > 1
+
+        sessions = list(store.catalog.by_key.values())
+        query = Query(text="hello", limit=50, shown=_show_unmasked, is_over=is_over, after=(-(T + 2),))
+        page = await search(store, TimeSlicer(), sessions, query)
+        assert [match.timestamp - T for match, _ in page.found] == [2, 1]
+        assert (asked, page.next_place) == (2, (-T,))
