@@ -2,7 +2,7 @@
 
 Options are words: resume, load, close, fork, image (capabilities), null (results), noise, silent, mute, auth,
 version=N, modes, behind (replays behind its answer), refuses=METHOD,
-one (every session has the same id). A prompt is words, too: the first names what to
+one=ID (every session has this id). A prompt is words, too: the first names what to
 do (the functions below), the others are its arguments. Sessions lie in `native.json` in their folder, so that another
 process can go on with them. Every frame that it gets is a line of `frames.jsonl` in its working folder.
 """
@@ -351,7 +351,7 @@ def open_session(request: dict[str, Any]) -> None:
     folder = params["cwd"]
     if method == "session/new":
         global begun
-        session, begun = "one" if "one" in OPTIONS else f"native-{os.getpid()}-{begun}", begun + 1
+        session, begun = OPTIONS["one"] if "one" in OPTIONS else f"native-{os.getpid()}-{begun}", begun + 1
     else:
         session = params["sessionId"]
         if session not in history(folder):

@@ -5,6 +5,7 @@ A session that the agent has lost is never passed off as one that was resumed. K
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -20,6 +21,8 @@ from sessiond.runtimes.acp.process import AUTH_REQUIRED, AgentProcess, CannotSer
 from sessiond.runtimes.presets.fields import array, table, text
 from sessiond.runtimes.runtime import RunSink, RunSpec
 
+# What the preset `codex` of exec adds to an id, which may have spaces itself: the tokens that were counted.
+_COUNTED = re.compile(r"(?: \d{1,16}){4}\Z")
 # Gemini CLI goes on replaying a session after it has answered that the session is loaded.
 _REPLAY_SILENCE_S = 0.3
 
@@ -64,7 +67,7 @@ async def open_session(
     the run has that. CannotServe, AgentGone.
     """
     params = {"cwd": cwd, "mcpServers": servers}
-    known = (spec.native_session_id or "").partition(" ")[0]
+    known = _COUNTED.sub("", spec.native_session_id or "")
     with _explain_refusal(process, rules.timeout_s):
         if not known:
             return await _begin(process, sink, params, rules, original=spec.fork_of)

@@ -245,6 +245,17 @@ async def test_a_new_process_resumes_and_repeats_nothing(
     assert conversation.recorder.customs == []
 
 
+async def test_an_id_with_spaces_is_resumed_whole(make_conversation: Any, tmp_path: Path) -> None:
+    native_id = "my session 1"
+    for known, counted in ((None, ""), (native_id, ""), (native_id, " 10 2 0 5")):
+        async with open_agents() as agents:
+            conversation = make_conversation(agents, acp_agent(f"one={native_id}", "load"))
+            resumed = None if known is None else known + counted
+            outcome = await conversation.say("hello", workspace=tmp_path, native_session_id=resumed)
+            assert outcome.error is None and outcome.notes == ()
+            assert conversation.native == ([] if known else [{"nativeId": native_id}])
+
+
 MODES: list[tuple[dict[str, Any], list[str]]] = [
     ({"preset": "claude"}, ["default"]),
     ({"preset": "codex"}, ["read-only"]),
@@ -440,7 +451,7 @@ async def test_an_agent_that_closed_its_input_is_ended_and_the_next_message_star
 
 
 async def test_an_agent_with_one_session_mixes_up_no_two_of_ours(talk: Any) -> None:
-    conversation = talk("one", "load")
+    conversation = talk("one=one", "load")
     assert (await conversation.say("hello")).error is None
     other = await conversation.say("a secret", "s2")
     assert other.error is not None and "'one' is that of another session already (s1)" in other.error
