@@ -55,7 +55,8 @@ export class FactsPanel extends HTMLElement {
     fill(this.problem);
     fill(this.graph);
     this.render();
-    if (key) void this.showGraph(key);
+    // Without the daemon there is no drawing; the foot says that it is away.
+    if (key) this.showGraph(key).catch(() => {});
   }
 
   /** @param {string} key */

@@ -97,7 +97,7 @@ function linkElement(text, given) {
   if (address === null) return given === text ? text : `${text} (${safeText(given)})`;
   const ask = (/** @type {Event} */ event) => {
     event.preventDefault();
-    void import("./link-question.js").then(({ askToFollow }) => askToFollow(address));
+    import("./link-question.js").then(({ askToFollow }) => askToFollow(address)).catch(() => {});
   };
   const onkeydown = (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && ask(event);
   return h("span", { role: "link", tabindex: 0, class: "link", title: address, onclick: ask, onkeydown }, text);
