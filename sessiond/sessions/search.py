@@ -143,7 +143,7 @@ class Search:
             if self._found.is_complete(waiting[-1].bound):
                 return
             place = waiting.pop()
-            place.begin(self._narrowed.find_in(place.session), self._earliest)
+            place.begin(self._narrowed.find_in(place.session), self._earliest, self._query.block)
             self._keep(len(waiting), place)
             if len(waiting) % _A_STEP == 0:
                 yield

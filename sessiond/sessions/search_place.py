@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from sessiond.model.record import TOOL_ROLES, BadLine, Record
 from sessiond.store import blocks, dirfd
@@ -20,6 +21,12 @@ _LINES_TIMED = 16
 _DIVIDED_BYTES = 64 * 1024
 # What is read to find the time of a place in the middle of a file.
 _PROBE_BYTES = 16 * 1024
+
+
+# What finding a place again has read of the beginnings of files: inode, epoch, where a line begins and the time of the
+# first message behind it. A page that follows would read all of them once more.
+_BEGINNINGS: WeakKeyDictionary[Session, tuple[int, int, int, int]] = WeakKeyDictionary()
+_UNKNOWN = (-1, -1, -1, 0)
 
 
 class Stretch(NamedTuple):
@@ -66,8 +73,10 @@ class SearchPlace:
     def bytes_left(self) -> int:
         return sum(stretch.end - stretch.begin for stretch in self._left)
 
-    def begin(self, candidates: SessionCandidates, since_ms: int) -> None:
-        """Take what has to be looked through: what may have the text, of the time that is searched."""
+    def begin(self, candidates: SessionCandidates, since_ms: int, least: int = _DIVIDED_BYTES) -> None:
+        """Take what has to be looked through: what may have the text, of the time that is searched. A stretch of less
+        than `least` bytes is not divided.
+        """
         dialect = self.session.dialect
         has_whole_lines = not (dialect.joins or dialect.lists)
         # The time of a message in several lines is that of its last one, which may be older than another.
@@ -84,7 +93,7 @@ class SearchPlace:
             self._left.append(Stretch(block.begin, block.end, known, block.messages_before))
         if candidates.indexed_to < self.stop:
             self._left.append(Stretch(candidates.indexed_to, self.stop))
-            self._skip_newer()
+            self._skip_newer(min(least, _DIVIDED_BYTES))
         self._lower_to_next()
 
     def give_up(self) -> None:
@@ -131,7 +140,9 @@ class SearchPlace:
         What stands before that line is looked at again, with the lines before the block.
         """
         joins, first_id = self.session.dialect.joins, None
-        for offset, record in self._timed_messages(block.data, block.start):
+        for offset, record in self._messages(block.data, block.start):
+            if record.timestamp_ms is None:
+                continue
             if not joins:
                 return block.start, record.timestamp_ms
             if record.role in TOOL_ROLES:
@@ -141,21 +152,26 @@ class SearchPlace:
             first_id = record.message_id
         return block.start, None
 
-    def _timed_messages(self, data: bytes, offset: int) -> Iterator[tuple[int, Record]]:
-        """The messages with a time among the first lines, with their offsets."""
+    def _messages(self, data: bytes, offset: int) -> Iterator[tuple[int, Record]]:
+        """The messages in the first lines, with their offsets."""
         for line in data.split(b"\n", _LINES_TIMED)[:_LINES_TIMED]:
             try:
                 record = self.session.dialect.parse(line) if 0 < len(line) <= self._limit else None
             except BadLine:
                 record = None
-            if record is not None and record.message is not None and record.timestamp_ms is not None:
+            if record is not None and record.message is not None:
                 yield offset, record
             offset += len(line) + 1
 
-    def _skip_newer(self) -> None:
+    def _skip_newer(self, least: int) -> None:
         """Leave out what is newer than `bound`, as far as a few looks into the file tell."""
         session, tail = self.session, self._left[-1]
-        if session.dialect.lists or session.entry.updated_at <= self.bound or tail.end - tail.begin < _DIVIDED_BYTES:
+        if session.dialect.lists or session.entry.updated_at <= self.bound or tail.end - tail.begin < least:
+            return
+        inode, epoch, begin, stamp = _BEGINNINGS.get(session, _UNKNOWN)
+        is_known = (inode, epoch) == (self.inode, session.epoch) and tail.begin <= begin
+        if is_known and stamp - self._disorder_ms > self.bound:
+            self._cut_at(begin)
             return
         try:
             fd = session.folder.open_file(session.file_name)
@@ -163,16 +179,18 @@ class SearchPlace:
             return
         with dirfd.closing(fd):
             if dirfd.inode_of(os.fstat(fd)) == self.inode:
-                self._cut_at(self._find_newer(fd, tail.begin, tail.end))
+                self._cut_at(self._find_newer(fd, tail.begin, tail.end, least))
 
-    def _find_newer(self, fd: int, low: int, high: int) -> int:
+    def _find_newer(self, fd: int, low: int, high: int, least: int) -> int:
         """The offset of a line from which on everything is newer than `bound`; `high` where none is found."""
         middle = low
-        while high - low > _DIVIDED_BYTES:
+        while high - low >= least:
             found = self._time_at(fd, middle, high)
             if found is None:
                 return high
             offset, stamp = found
+            if not middle:
+                _BEGINNINGS[self.session] = self.inode, self.session.epoch, offset, stamp
             if stamp - self._disorder_ms <= self.bound:
                 low = middle
             elif middle == low:
@@ -183,10 +201,15 @@ class SearchPlace:
         return high
 
     def _time_at(self, fd: int, position: int, stop: int) -> tuple[int, int] | None:
-        """The first message with a time behind a position: its offset and its time."""
+        """The time of the first message with one behind a position, and the offset of a line before it, between which
+        there is no message.
+        """
         begin = max(0, position - 1)
         data = os.pread(fd, min(_PROBE_BYTES, stop - begin), begin)
         first = data.find(b"\n") + 1 if position else 0
-        lines = data[first : data.rfind(b"\n") + 1]
-        offset, record = next(self._timed_messages(lines, begin + first), (0, None))
-        return (offset, record.timestamp_ms) if record is not None and record.timestamp_ms is not None else None
+        lines, start = data[first : data.rfind(b"\n") + 1], begin + first
+        for offset, record in self._messages(lines, start):
+            if record.timestamp_ms is not None:
+                return start, record.timestamp_ms
+            start = offset + len(record.raw) + 1
+        return None
