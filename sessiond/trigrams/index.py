@@ -37,6 +37,8 @@ IndexState = Literal["ready", "building", "off", "unsupported"]
 _SLICE_S = 0.01
 # After so much of it others have their turn.
 _PIECE_S = 0.0008
+# A daemon that wrote within this time is busy: then building delays few of its answers.
+_BUSY_S, _BUSY_FACTOR = 0.1, 10
 # A full disk usually stays full for a while.
 _AFTER_TROUBLE_S = 60.0
 # Closing waits for the disk, but not for long: what was not closed is begun again after a power cut only.
@@ -78,6 +80,7 @@ class TrigramIndex:
         self._wake = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_building = False
+        self._changed_at = -math.inf
         # Why it cannot be written just now.
         self._problem = ""
 
@@ -111,8 +114,9 @@ class TrigramIndex:
 
     def entry_changed(self, session: Session) -> None:
         """A session was added, or its entry changed."""
+        now = self._changed_at = trio.current_time()
         for one in (self._current, self._next):
-            if one is not None and one.coverage.note(session, trio.current_time()):
+            if one is not None and one.coverage.note(session, now):
                 self._wake.set()
 
     def session_removed(self, session: Session) -> None:
@@ -283,12 +287,17 @@ class TrigramIndex:
                 is_more, used_s = await self._run_sync(self._run_slice, work)
                 for job, row in builder.take_done():
                     target.coverage.apply(job, row)
-                await trio.sleep(used_s / self._settings().budget - used_s)
+                await trio.sleep(self._find_pause(used_s))
         finally:
             with trio.CancelScope(shield=True):
                 await self._run_sync(work.close)
             target.written_chars += builder.written_chars
         return not is_more
+
+    def _find_pause(self, used_s: float) -> float:
+        """How long to rest after so much work. While sessions are written to, ten times as long."""
+        is_busy = trio.current_time() - self._changed_at < _BUSY_S
+        return used_s / self._settings().budget * (_BUSY_FACTOR if is_busy else 1) - used_s
 
     def _run_slice(self, work: Generator[None, None, None]) -> tuple[bool, float]:
         """Whether there is more, and how much of a core it took."""
