@@ -66,7 +66,7 @@ def planted(kind: str, number: int) -> str:
     """A word that occurs nowhere else: `rare` and `east` once, `many` in 200 messages."""
     rng = random.Random(f"{kind} {number}")
     if kind == "east":
-        return "".join(rng.choices(_EAST, k=5))
+        return "".join(rng.choices(_EAST, k=9))
     return kind + "".join(rng.choices("bcdfghjklmnpqrstvwxz", k=8))
 
 
