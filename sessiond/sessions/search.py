@@ -335,7 +335,9 @@ async def search(
     await time_slicer.run(numbering.steps())
     numbers = ((match, numbering.number_of(match)) for match in shown)
     located = [
-        (match, store.cursor(match.session, match.end, number)) for match, number in numbers if number is not None
+        (match, store.cursor(match.session, match.end, number, numbering.check_of(match)))
+        for match, number in numbers
+        if number is not None
     ]
     if is_full:
         return Page(located, shown[-1].place)

@@ -9,10 +9,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from sessiond.model.foreign_fold import is_later_part, open_after
+from sessiond.model.record import TOOL_ROLES
 from sessiond.sessions.found import Match
 from sessiond.store import blocks, dirfd, transcript
 from sessiond.store.catalog import Session
-from sessiond.store.joining import ForwardJoiner, read_joined_backwards
+from sessiond.store.joining import find_open_message, read_joined_backwards
 
 # How many lines are parsed in one step.
 _LINES_A_STEP = 16
@@ -29,10 +31,15 @@ class MatchNumbering:
         # The current end of each session, and the number of messages before it.
         self._ends = {session: (session.entry.file, session.entry.message_count) for session in self._wanted}
         self._numbers: dict[tuple[str, int, int, str], int] = {}
+        self._checks: dict[tuple[str, int, int, str], int] = {}
 
     def number_of(self, match: Match) -> int | None:
         """The number of a match; None where its file was replaced meanwhile."""
         return match.listed or self._numbers.get(match.place[1:])
+
+    def check_of(self, match: Match) -> int | None:
+        """The checksum behind a match, for its cursor; None where its file was replaced meanwhile."""
+        return self._checks.get(match.place[1:])
 
     def steps(self) -> Iterator[None]:
         """Count the messages; runs in worker threads."""
@@ -40,10 +47,8 @@ class MatchNumbering:
             left = [match for match in matches if not match.listed]
             facts, count = self._ends[session]
             try:
-                fd = session.folder.open_file(session.file_name) if left else None
+                fd = session.folder.open_file(session.file_name)
             except OSError:
-                continue
-            if fd is None:
                 continue
             with dirfd.closing(fd):
                 if dirfd.inode_of(os.fstat(fd)) != facts.inode:
@@ -55,6 +60,8 @@ class MatchNumbering:
                 left = [match for match in left if self.number_of(match) is None]
                 back = self._count_joined if session.dialect.joins else self._count_lines
                 yield from back(fd, facts.folded_to, count, left)
+                for match in matches:
+                    self._checks[match.place[1:]] = transcript.checksum(fd, match.end)
 
     def _note(self, match: Match, number: int) -> None:
         self._numbers[match.place[1:]] = number
@@ -79,12 +86,23 @@ class MatchNumbering:
         session = matches[0].session
         hits = {match.hit: match for match in matches}
         stop = session.entry.file.folded_to
-        joiner = ForwardJoiner(fd, self._limit, session.dialect, place=begin, count=number, is_known=False)
+        # As `joining.ForwardJoiner` counts, without joining any text.
+        opened, is_known, start = None, False, number
         for read, line in enumerate(transcript.read_lines(fd, begin, self._limit, dialect=session.dialect, stop=stop)):
-            _, part_of = joiner.join(line)
+            record, part_of = line.record, 0
+            if record is not None and record.message is not None:
+                is_later = False
+                if record.role not in TOOL_ROLES:
+                    if not is_known and record.message_id is not None:
+                        opened = find_open_message(fd, begin, start, self._limit, session.dialect)
+                    is_known, before = True, opened
+                    is_later = is_later_part(before, record, line.offset)
+                    part_of = before.seq if before is not None and is_later else 0
+                    opened = open_after(before, record, line.offset, number)
+                number += not is_later
             match = hits.pop(line.offset, None)
             if match is not None:
-                self._note(match, part_of or joiner.count)
+                self._note(match, part_of or number)
             if not hits:
                 return
             if read % _LINES_A_STEP == _LINES_A_STEP - 1:
