@@ -53,7 +53,7 @@ def run(args: Args) -> int | None:
 def _show(by: str, rows: list[dict[str, Any]], totals: dict[str, Any]) -> None:
     """A table with the total below; where it is no terminal, whole numbers and neither bars nor a total."""
     on = screen_of()
-    is_terminal = on.width is not None
+    is_terminal = sys.stdout.isatty()
     most = max(row["totalTokens"] for row in rows) or 1
 
     def count(title: str, member: str, keep: int) -> Column:

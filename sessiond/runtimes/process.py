@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 
@@ -176,13 +177,20 @@ def _explain(command: ProgramCommand, error: OSError | ValueError) -> str:
         case FileNotFoundError() | NotADirectoryError() if not command.cwd.is_dir():
             return "the folder in which the agent works is not there, or no folder"
         case FileNotFoundError() | NotADirectoryError():
-            return f"command not found: {program} (give its full path, or set PATH in the runtime's env)"
+            return _describe_not_found(program)
+        # Where a folder of PATH may not be searched, the system says this of a program that is nowhere.
+        case PermissionError() if os.sep not in program and shutil.which(program, path=command.env.get("PATH")) is None:
+            return _describe_not_found(program)
         case PermissionError():
             return f"command cannot be executed: {program} (permission denied)"
         case OSError():
             return f"command cannot be started: {program} ({os.strerror(error.errno or 0)})"
         case _:
             return f"command cannot be started: {program} ({error})"
+
+
+def _describe_not_found(program: str) -> str:
+    return f"command not found: {program} (give its full path, or set PATH in the runtime's env)"
 
 
 async def _feed(program: Program, data: bytes) -> None:

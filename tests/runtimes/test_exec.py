@@ -15,7 +15,9 @@ from support.patience import PATIENCE_S
 
 from sessiond.config.settings import RuntimeConfig, SandboxConfig
 from sessiond.errors import LimitExceeded
+from sessiond.runtimes import process
 from sessiond.runtimes.exec import ExecRuntime
+from sessiond.runtimes.launcher import ProgramCommand
 from sessiond.runtimes.output import ENVELOPE_BYTES
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
@@ -523,3 +525,14 @@ async def test_a_run_of_a_stopped_program_can_be_aborted(make_spec, recorder, wo
     await wait_until_gone(pid)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_program_that_is_nowhere_is_not_found_where_a_folder_of_path_is_closed(tmp_path: Path) -> None:
+    """The system says `permission denied` of it then, and so do the paths of another user's tools."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    command = ProgramCommand(argv=("no-such-program",), env={"PATH": str(closed)}, cwd=tmp_path)
+    assert process._explain(command, PermissionError(13, "x")).startswith("command not found: no-such-program ")
+    (tmp_path / "data").write_text("no program")
+    command = ProgramCommand(argv=(str(tmp_path / "data"),), env={"PATH": str(closed)}, cwd=tmp_path)
+    assert "permission denied" in process._explain(command, PermissionError(13, "x"))

@@ -122,8 +122,8 @@ def prompt(request: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.exit(0)
     elif stop == "shut":
+        os.close(0)  # before the answer, so that the next message finds it closed
         answer(request, {"stopReason": "end_turn"})
-        os.close(0)
         time.sleep(600)  # noqa: TID251 - as an agent that hangs
     elif stop == "failed":
         refuse(request, -32603, "it failed")
