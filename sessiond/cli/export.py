@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Mask = Callable[[dict[str, Any]], dict[str, Any]]
 
 FORMATS: dict[str, ModuleType | None] = {"md": markdown, "html": web_page, "jsonl": None}
+_ENDINGS = {"": "md", "markdown": "md", "txt": "md", "htm": "html", "ndjson": "jsonl"}
 _FACTS = {
     "key": "session",
     "source": "program",
@@ -42,7 +43,8 @@ _FACTS = {
     "createdAt": "begun",
     "updatedAt": "last message",
     "messageCount": "messages",
-    "totalTokens": "tokens",
+    "inputTokens": "tokens in",
+    "outputTokens": "tokens out",
     "spawnedBy": "spawned by",
     "transcriptPath": "file",
 }
@@ -82,11 +84,16 @@ def _format(args: Args) -> str:
     if len(asked) > 1:
         raise CommandFailed(f"--{asked[0]} and --{asked[1]} exclude each other: one file has one form", status=USAGE)
     ending = Path(args.output or "").suffix.lstrip(".").lower()
-    return (
-        asked[0]
-        if asked
-        else {"htm": "html", "ndjson": "jsonl", "markdown": "md"}.get(ending, ending if ending in FORMATS else "md")
-    )
+    if asked:
+        return asked[0]
+    form = _ENDINGS.get(ending, ending)
+    if form not in FORMATS:
+        raise CommandFailed(
+            f"{args.output} ends in .{ending}, which is none of .md, .html and .jsonl",
+            hint="say which form it is to have: --md, --html or --jsonl",
+            status=USAGE,
+        )
+    return form
 
 
 def _row(client: Client, key: str) -> dict[str, Any]:
@@ -151,7 +158,7 @@ def _messages(page: dict[str, Any], form: str, mask: Mask) -> Iterator[str]:
         + [(end["seq"] + 1, 1, end) for end in page.get("runs") or ()],
         key=lambda one: one[:2],
     )
-    shows = FORMATS[form]
+    shows, calls = FORMATS[form], contents.names_of_calls(page["messages"])
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while shows is not None and between and between[0][0] <= place["seq"]:
             yield from _entries_between(shows, between.pop(0)[2], mask)
@@ -159,7 +166,7 @@ def _messages(page: dict[str, Any], form: str, mask: Mask) -> Iterator[str]:
         if shows is None:
             yield _line({name: place.get(name) for name in ("seq", "id", "timestamp")} | {"message": shown})
         else:
-            one = contents.message_entry(shown, place.get("timestamp"), files.get(place["seq"]) or ())
+            one = contents.message_entry(shown, place.get("timestamp"), files.get(place["seq"]) or (), calls)
             yield shows.message(one, _local_time(one.moment_ms))
     if shows is not None:
         for _, _, rest in between:
@@ -186,8 +193,9 @@ def _facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     for name in ("createdAt", "updatedAt"):
         if isinstance(shown.get(name), int):
             shown[name] = _local_time(shown[name])
-    if "totalTokens" in shown:
-        shown["totalTokens"] = quantity(shown["totalTokens"])
+    for name in ("inputTokens", "outputTokens"):
+        if name in shown:
+            shown[name] = quantity(shown[name])
     return [(_FACTS[name], str(value)) for name, value in shown.items()]
 
 

@@ -29,6 +29,7 @@ GROUPS = {
 }
 _SUMS = ("inputTokens", "outputTokens", "cacheRead", "cacheWrite", "totalTokens")
 _BAR = 24
+_WHAT = f"{', '.join([*GROUPS][:-1])} or {[*GROUPS][-1]}"
 
 
 def run(args: Args) -> int | None:
@@ -102,7 +103,7 @@ COMMAND = Command(
     description="Of all sessions, archived ones and those of other programs too; a copied message counts once.",
     arguments=(Argument("key", "Only this session.", required=False, complete="key"),),
     options=(
-        Option("--by", "What a row is (default: day, in UTC).", choices=tuple(GROUPS), metavar="WHAT"),
+        Option("--by", f"What a row is: {_WHAT} (default: day, in UTC).", choices=tuple(GROUPS), metavar="WHAT"),
         Option("--since", "Only what was used within this time, such as 7d.", kind="duration", metavar="AGE"),
         Option("--csv", "The rows as CSV, for other programs.", kind="flag"),
         *CLIENT_OPTIONS,

@@ -35,6 +35,7 @@ export function treeLines(rows, { by, filter = "", folded = new Set(), opened = 
     if (known) known.roots.push(root);
     else groups.set(group.id, { ...group, roots: [root] });
   }
+  tellApart([...groups.values()]);
   /** @type {TreeLine[]} */
   const lines = [];
   for (const group of groups.values()) {
@@ -66,6 +67,16 @@ export function groupOf(row, by) {
   return row.cwd
     ? { id: `folder ${row.cwd}`, name: folderName(row.cwd), detail: row.cwd }
     : { id: "no folder", name: "No folder" };
+}
+
+/** Folders of one name get the folder above them, too. @param {{name: string, detail?: string}[]} groups */
+function tellApart(groups) {
+  for (let segments = 2; segments < 5; segments++) {
+    const names = groups.map((group) => group.name);
+    for (const group of groups)
+      if (group.detail && names.indexOf(group.name) !== names.lastIndexOf(group.name))
+        group.name = group.detail.split("/").filter(Boolean).slice(-segments).join("/");
+  }
 }
 
 /**

@@ -40,7 +40,7 @@ export class SessionRow extends HTMLElement {
 /** @param {SessionLine} line @param {SessionState} state @param {number} below @param {number} failed */
 function metaOf({ row, isOpen, place }, state, below, failed) {
   const isLoud = state !== "idle" && state !== "done";
-  const tokens = row.totalTokens ?? ((row.inputTokens ?? 0) + (row.outputTokens ?? 0) || undefined);
+  const tokens = (row.inputTokens ?? 0) + (row.outputTokens ?? 0);
   const words = [
     isLoud && h("span", { class: `word ${state}`, "aria-hidden": "true" }, wordOf(row, state)),
     failed > 0 && h("span", { class: "word error" }, `${failed} below failed`),
@@ -69,7 +69,6 @@ export function versionOfRow({ row, depth, below, isOpen, failedBelow, place }, 
     row.waiting?.title,
     formatAge(row.updatedAt, now),
     row.model,
-    row.totalTokens,
     row.inputTokens,
     row.outputTokens,
   ];

@@ -64,4 +64,6 @@ def test_a_wrong_call_is_refused_and_leaves_no_file(exporting: Daemon, tmp_path:
     assert done.returncode == 1 and "cannot be written: No such file or directory" in done.stderr
     done = exporting.cli("export", "agent:main:parent", "-o", str(tmp_path))
     assert done.returncode == 1 and "it is a folder" in done.stderr
+    done = exporting.cli("export", "agent:main:parent", "-o", str(tmp_path / "x.pdf"))
+    assert done.returncode == 2 and "ends in .pdf" in done.stderr and "--html" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -60,6 +60,14 @@ test("children stand below their parents, and what becomes of them shows above",
   assert.deepEqual(linesOf(rows).slice(0, 4), ["Running 1", "> p", ">> c", ">>> g"]);
 });
 
+test("folders of one name are told apart by the folders above them", () => {
+  const rows = ["/s/agents/main/workspace", "/s/agents/counter/workspace", "/w/one", "/x/one", "/y"].map((cwd, at) =>
+    rowOf({ key: `${at}`, cwd, updatedAt: 9 - at }),
+  );
+  const names = linesOf(rows).filter((line) => !line.startsWith(">"));
+  assert.deepEqual(names, ["main/workspace 1", "counter/workspace 1", "w/one 1", "x/one 1", "y 1"]);
+});
+
 test("sessions that are their own ancestors are shown, each once", () => {
   const rows = [
     rowOf({ key: "a", spawnedBy: "b" }),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from types import MappingProxyType
 
 from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, who_of
 from sessiond.cli.terminal.times import moment_in, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 TEXT, CODE, THOUGHTS, CALL, RESULT, IMAGE, NOTE = "text", "code", "thoughts", "call", "result", "image", "note"
@@ -48,10 +49,17 @@ class ShownMessage:
         self.who, self.sender, self.moment_ms, self.parts = who, sender, moment_ms, parts
 
 
-def message_entry(message: dict[str, Any], timestamp: object, files: Sequence[dict[str, Any]]) -> ShownMessage:
-    """`timestamp` is that of the record (ISO 8601), for messages without one; `files` came with the message."""
+def message_entry(
+    message: dict[str, Any],
+    timestamp: object,
+    files: Sequence[dict[str, Any]],
+    calls: Mapping[str, str] = MappingProxyType({}),
+) -> ShownMessage:
+    """`timestamp` is that of the record (ISO 8601), for messages without one; `files` came with the message; `calls`
+    has the names of tools by the id of their call, for results that do not say theirs.
+    """
     moment = moment_of(message)
-    parts = list(_parts(message))
+    parts = list(_parts(message, calls))
     parts += [ShownPart(NOTE, f"attached: {file.get('name')} ({size(int(file.get('bytes') or 0))})") for file in files]
     return ShownMessage(who_of(message), _sender(message), moment_in(timestamp) if moment is None else moment, parts)
 
@@ -111,19 +119,33 @@ def _sender(message: dict[str, Any]) -> str:
     return ""
 
 
-def _parts(message: dict[str, Any]) -> Iterator[ShownPart]:
+def names_of_calls(messages: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The name of each tool by the id of its call."""
+    names = {}
+    for message in messages:
+        content = message.get("content")
+        for block in content if isinstance(content, list) else ():
+            match block:
+                case {"type": "toolCall", "id": str(call), "name": str(name)}:
+                    names[call] = name
+    return names
+
+
+def _parts(message: dict[str, Any], calls: Mapping[str, str]) -> Iterator[ShownPart]:
     content = message.get("content")
     if message.get("role") in TOOL_ROLES:
-        yield from _result_parts(message)
+        yield from _result_parts(message, calls)
         return
     for block in content if isinstance(content, list) else [content]:
         yield from _block_parts(block)
 
 
-def _result_parts(message: dict[str, Any]) -> Iterator[ShownPart]:
+def _result_parts(message: dict[str, Any], calls: Mapping[str, str]) -> Iterator[ShownPart]:
     content = message.get("content", message.get("output"))
     parts = [part for block in (content if isinstance(content, list) else [content]) for part in _block_parts(block)]
-    name = str(message.get("toolName") or message.get("command") or "result")
+    call = message.get("toolCallId")
+    known = calls.get(call) if isinstance(call, str) else None
+    name = str(message.get("toolName") or known or message.get("command") or "result")
     text = "\n".join(part.text for part in parts if part.kind != IMAGE)
     yield ShownPart(RESULT, text, _one_line(name), failed=message.get("isError") is True)
     yield from (part for part in parts if part.kind == IMAGE)

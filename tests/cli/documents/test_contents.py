@@ -160,3 +160,14 @@ def test_calls_results_and_thoughts_have_a_line(message: dict[str, Any], summari
 def test_what_is_not_known_is_shown_as_json() -> None:
     (part,) = message_entry({"role": "user", "content": [{"type": "new", "a": 1}]}, None, ()).parts
     assert json.loads(part.text) == {"type": "new", "a": 1}
+
+
+def test_a_result_without_a_name_has_that_of_its_call() -> None:
+    messages = [
+        {"role": "assistant", "content": [{"type": "toolCall", "id": "c", "name": "Bash", "arguments": {}}]},
+        {"role": "toolResult", "toolCallId": "c", "content": "ok"},
+        {"role": "toolResult", "toolCallId": ["c"], "content": "ok"},
+    ]
+    calls = contents.names_of_calls(messages)
+    shown = [message_entry(message, None, (), calls).parts[0].summary() for message in messages]
+    assert shown == ["Bash", "Bash: result", "result: result"]
