@@ -1,19 +1,14 @@
-/** An error of the daemon, or its silence. */
+/** @file An error of the daemon, or its silence. */
 
 export class CallError extends Error {
-  /**
-   * @param {number} code the number of JSON-RPC
-   * @param {string} type as in protocol.md ("not_found"); "away": the daemon does not answer
-   * @param {string} message a sentence for a person
-   * @param {Record<string, any>} [data]
-   */
+  /** @param {number} code @param {string} type @param {string} message @param {Record<string, any>} [data] */
   constructor(code, type, message, data = {}) {
     super(message);
     this.name = "CallError";
     this.code = code;
     this.type = type;
     this.data = data;
-    /** The fine-grained reason. @type {string | undefined} */
+    /** @type {string | undefined} */
     this.reason = data.code;
     /** @type {number | undefined} */
     this.retryAfterMs = data.retryAfterMs;
@@ -27,11 +22,7 @@ export class CallError extends Error {
   }
 }
 
-/**
- * The error that a response brings: of JSON-RPC (`POST /rpc`), or of another route.
- * @param {Response} response
- * @returns {Promise<CallError>}
- */
+/** @param {Response} response */
 export async function callErrorOf(response) {
   try {
     const { error } = await response.json();

@@ -1,7 +1,4 @@
-/**
- * @file The daemon, as the page talks to it: calls, and streams that go on after a lost connection or a restart without
- * losing or doubling anything. Knows no DOM.
- */
+/** @file The daemon, as the page talks to it: calls, and streams that lose and double nothing. Knows no DOM. */
 
 import { CallError, callErrorOf } from "./call-error.js";
 import { FollowedSession, offsetOf } from "./followed-session.js";
@@ -11,7 +8,7 @@ import { Streams } from "./streams.js";
 export { CallError } from "./call-error.js";
 
 const STORED = "sessiond.token";
-/** A daemon that restarts is back within a second or a few; after this it is away. */
+/** A restart takes less. */
 const AWAY_MS = 4000;
 
 export class Client extends EventTarget {
@@ -46,7 +43,7 @@ export class Client extends EventTarget {
     return this.#state;
   }
 
-  /** Trade the one-time code for a token, or take the stored one. Rejects where it is over. @param {string} [code] */
+  /** Trades the one-time code for a token, or takes the stored one. @param {string} [code] */
   async open(code) {
     if (code) {
       const traded = await this.#post("/page/token", { code });
@@ -69,12 +66,11 @@ export class Client extends EventTarget {
     return this.caller.scopes.includes(scope) || this.caller.scopes.includes("admin");
   }
 
-  /** Try again now. */
   retry() {
     this.#streams.retry();
   }
 
-  /** End the streams, for a page that nobody looks at: a browser has six connections for all pages together. */
+  /** A browser has six connections for all pages together. */
   pause() {
     this.#streams.pause();
   }
@@ -83,7 +79,6 @@ export class Client extends EventTarget {
     this.#streams.resume();
   }
 
-  /** Revoke the token: the page is over. */
   async close() {
     this.#streams.close();
     this.#storage.removeItem(STORED);
@@ -96,11 +91,8 @@ export class Client extends EventTarget {
   }
 
   /**
-   * The result of a method. Where the daemon does not answer, what does no harm twice is repeated for some seconds.
-   * @param {string} method
-   * @param {Record<string, unknown>} [params]
-   * @param {{signal?: AbortSignal}} [options]
-   * @returns {Promise<any>}
+   * What does no harm twice is repeated for some seconds.
+   * @param {string} method @param {Record<string, unknown>} [params] @param {{signal?: AbortSignal}} [options]
    */
   async call(method, params = {}, { signal } = {}) {
     const backoff = new Backoff();
@@ -117,11 +109,7 @@ export class Client extends EventTarget {
     }
   }
 
-  /**
-   * Follow the rows of all sessions; returns what ends it. `onFresh` is called when nothing is missed from now on, at
-   * first and after each gap: list them anew in it.
-   * @param {SessionsFollower} follower
-   */
+  /** Returns what ends it. @param {SessionsFollower} follower */
   followSessions({ onChanged, onFresh, onError }) {
     return this.#streams.follow({
       isMain: true,
@@ -134,12 +122,7 @@ export class Client extends EventTarget {
     });
   }
 
-  /**
-   * Follow the messages of a session behind a cursor; returns what ends it.
-   * @param {string} key
-   * @param {string} cursor
-   * @param {SessionFollower} follower
-   */
+  /** Returns what ends it. @param {string} key @param {string} cursor @param {SessionFollower} follower */
   followSession(key, cursor, { onMessage, onDelta, onTool, onResync, onError }) {
     const followed = new FollowedSession(cursor);
     return this.#streams.follow({
@@ -160,11 +143,8 @@ export class Client extends EventTarget {
   }
 
   /**
-   * At most `limit` messages right behind a cursor, oldest first; fewer where the session ends.
-   * @param {string} key
-   * @param {string} cursor
-   * @param {number} limit
-   * @returns {Promise<ArrivedMessage[]>}
+   * Oldest first; fewer where the session ends.
+   * @param {string} key @param {string} cursor @param {number} limit @returns {Promise<ArrivedMessage[]>}
    */
   async readForward(key, cursor, limit) {
     const newest = await this.call("chat.history", { sessionKey: key, limit: 1 });
@@ -190,11 +170,7 @@ export class Client extends EventTarget {
     });
   }
 
-  /**
-   * @param {string} path
-   * @param {Record<string, unknown>} body
-   * @param {AbortSignal} [signal]
-   */
+  /** @param {string} path @param {Record<string, unknown>} body @param {AbortSignal} [signal] */
   async #post(path, body, signal) {
     const headers = { "Content-Type": "application/json" };
     const response = await this.#request(path, { method: "POST", headers, body: JSON.stringify(body), signal });
@@ -205,11 +181,7 @@ export class Client extends EventTarget {
     }
   }
 
-  /**
-   * A response that is no error.
-   * @param {string} path
-   * @param {RequestInit} init
-   */
+  /** @param {string} path @param {RequestInit} init */
   async #request(path, { headers, ...init }) {
     const sent = this.#token;
     const all = new Headers(headers);

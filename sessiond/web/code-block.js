@@ -1,11 +1,11 @@
-/** @file Code or the output of a command as it stands, with a button that copies it; what is long is cut until asked for. */
+/** @file Code or output as it stands, with a button that copies it. */
 
 import { copyButton } from "./copy-button.js";
 import { h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
 import { cut, safeText } from "./plain-text.js";
 
-// A longer text is cut: laying out megabytes takes seconds.
+// Laying out megabytes takes seconds.
 export const MOST_SHOWN = 64 * 1024;
 const PIECE = 256 * 1024;
 
@@ -30,7 +30,7 @@ export class CodeBlock extends HTMLElement {
   }
 }
 
-/** The line below a text that was cut. @param {number} more characters @param {() => void} show */
+/** @param {number} more @param {() => void} show */
 export function showAll(more, show) {
   const line = h("p", { class: "cut" }, `${formatBytes(more)} more. `);
   line.append(
@@ -42,7 +42,7 @@ export function showAll(more, show) {
   return line;
 }
 
-/** The rest of a long text, a piece a frame, so that the page goes on answering. @param {Element} place @param {string} text */
+/** A piece a frame: the page goes on answering. @param {Element} place @param {string} text */
 export function appendAll(place, text) {
   let from = cut(text, MOST_SHOWN).length;
   const step = () => {

@@ -1,13 +1,10 @@
-/** @file A button that asks once: the first press changes it into the question, the second does it. */
+/** @file A button that asks once before it acts. */
 
 import { h } from "./element.js";
 
 const PATIENCE_MS = 5000;
 
-/**
- * @param {string} label @param {string} question what it asks, as `Delete it?`
- * @param {() => unknown} act @param {{class?: string}} [props]
- */
+/** @param {string} label @param {string} question @param {() => unknown} act @param {{class?: string}} [props] */
 export function confirmButton(label, question, act, props = {}) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;

@@ -1,10 +1,10 @@
-/** @file The line at the foot: whether the daemon is there, how fresh everything is, what the page may do. */
+/** @file The line at the foot: whether the daemon is there, what the page may do. */
 
 import { confirmButton } from "./confirm-button.js";
 import { fill, h, wordButton } from "./element.js";
 import { formatPast, formatPlural } from "./format.js";
 
-/** A word and a sentence for each state of the client. @type {Record<string, [string, string]>} */
+/** @type {Record<string, [string, string]>} */
 const WORDS = {
   connecting: ["Connecting", ""],
   live: ["Live", ""],

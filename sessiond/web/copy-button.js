@@ -1,13 +1,10 @@
-/** @file A button that copies a text and says so in its own place. */
+/** @file A button that copies a text. */
 
 import { h, wordButton } from "./element.js";
 
 const SAID_MS = 1500;
 
-/**
- * @param {string} label what stands on it @param {() => string | Promise<string>} text
- * @param {string} [what] what it copies, for people who do not see where it stands
- */
+/** @param {string} label @param {() => string | Promise<string>} text @param {string} [what] */
 export function copyButton(label, text, what = "") {
   const word = h("span", { "aria-live": "polite" }, label);
   const button = wordButton(word, copy, { class: "copy" });

@@ -1,10 +1,10 @@
-/** @file Files that a person chose or dropped, as attachments of a message, and the list that shows them. */
+/** @file Files chosen or dropped, as attachments of a message. */
 
 import { fill, h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
 import { safeLine } from "./plain-text.js";
 
-// All of them go into one call, whose message may have 16 MiB.
+// They go into one call, which may have 16 MiB.
 const MOST_BYTES = 10 * 1024 * 1024;
 
 export class DroppedFiles extends HTMLElement {
@@ -71,7 +71,7 @@ export class DroppedFiles extends HTMLElement {
   }
 }
 
-/** @param {File} file @returns {Promise<string>} */
+/** @param {File} file */
 async function base64Of(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   const pieces = [];

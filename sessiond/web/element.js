@@ -1,4 +1,4 @@
-/** @file Builds elements of text and other elements, never of markup: the one way in which the page makes nodes. */
+/** @file Builds elements of text and elements, never of markup: the one way to make nodes. */
 
 import { safeAddress } from "./plain-text.js";
 
@@ -7,11 +7,9 @@ const SVG = "http://www.w3.org/2000/svg";
 const FORBIDDEN = /^(on.*|style|srcdoc|srcset|action|formaction|xlink:href|data)$/i;
 
 /**
- * An element with attributes, listeners (`onclick: fn`) and children. `false`, null and undefined are left out.
- *
- * @template {keyof HTMLElementTagNameMap} Tag
- * @param {Tag} tag @param {Props} [props] @param {...(Child | Child[])} children
- * @returns {HTMLElementTagNameMap[Tag]}
+ * `false`, null and undefined are left out.
+ * @template {keyof HTMLElementTagNameMap} Tag @param {Tag} tag @param {Props} [props]
+ * @param {...(Child | Child[])} children
  */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -25,12 +23,12 @@ export function button(label, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, label);
 }
 
-/** A button that looks like a word. @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] */
+/** @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] */
 export function wordButton(label, onclick, props = {}) {
   return button(label, onclick, { ...props, class: `quiet ${props.class ?? ""}`.trim() });
 }
 
-/** A custom element of the page. @template {HTMLElement} T @param {new () => T} type @param {Props} [props] */
+/** @template {HTMLElement} T @param {new () => T} type @param {Props} [props] */
 export function custom(type, props = {}) {
   const element = new type();
   setProps(element, props);
@@ -48,7 +46,7 @@ export function svg(tag, props = {}, ...children) {
   return element;
 }
 
-/** Puts children in place of those that are there. @param {Element} parent @param {...(Child | Child[])} children */
+/** @param {Element} parent @param {...(Child | Child[])} children */
 export function fill(parent, ...children) {
   parent.replaceChildren(...nodesOf(children));
 }

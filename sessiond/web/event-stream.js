@@ -1,8 +1,7 @@
-/** @file Server-Sent Events from the body of a response: `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
+/** @file Server-Sent Events of a response: `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
 
-/** Cuts text into events, however it is cut into chunks. */
 export class EventParser {
-  /** The parts of a line whose end has not come yet. @type {string[]} */
+  /** @type {string[]} */
   #line = [];
   #name = "";
   /** @type {string | null} */
@@ -10,16 +9,13 @@ export class EventParser {
   /** @type {string[]} */
   #data = [];
 
-  /**
-   * The events that end in this chunk.
-   * @param {string} chunk
-   */
+  /** @param {string} chunk */
   push(chunk) {
     /** @type {ServerEvent[]} */
     const events = [];
     let start = 0;
     for (let end = chunk.indexOf("\n"); end >= 0; end = chunk.indexOf("\n", start)) {
-      // A message may be megabytes in one line: its parts are joined once.
+      // A message may be megabytes: its parts are joined once.
       this.#line.push(chunk.slice(start, end));
       const line = this.#line.join("");
       this.#line = [];
@@ -31,10 +27,7 @@ export class EventParser {
     return events;
   }
 
-  /**
-   * @param {string} line
-   * @returns {ServerEvent | null}
-   */
+  /** @param {string} line */
   #take(line) {
     if (line === "") return this.#dispatch();
     const colon = line.indexOf(":");
@@ -46,7 +39,6 @@ export class EventParser {
     return null;
   }
 
-  /** @returns {ServerEvent | null} */
   #dispatch() {
     const event = { name: this.#name || "message", id: this.#id, data: this.#data.join("\n") };
     const isEvent = this.#data.length > 0;
@@ -57,26 +49,20 @@ export class EventParser {
   }
 }
 
-/**
- * The events of a response, as they come. `onAlive` is called for whatever comes, comments too.
- * @param {ReadableStream<Uint8Array>} body
- * @param {() => void} [onAlive]
- * @returns {AsyncGenerator<ServerEvent, void>}
- */
+/** `onAlive` is called for comments, too. @param {ReadableStream<Uint8Array>} body @param {() => void} [onAlive] */
 export async function* readEvents(body, onAlive = () => {}) {
   const parser = new EventParser();
   const decoder = new TextDecoder();
   const reader = body.getReader();
   try {
     for (;;) {
-      // A connection that is lost in the middle ends the stream like any other end: whoever reads opens it again.
+      // A lost connection is an end like any other.
       const { done, value } = await reader.read().catch(() => ({ done: true, value: undefined }));
       if (done) return;
       onAlive();
       yield* parser.push(decoder.decode(value, { stream: true }));
     }
   } finally {
-    // Whoever reads no further wants no more of it: the daemon ends the stream.
     await reader.cancel().catch(() => {});
   }
 }

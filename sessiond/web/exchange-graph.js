@@ -1,4 +1,4 @@
-/** @file Who writes to whom, drawn: a line for each session, beside them an arc for each direction. */
+/** @file Who writes to whom, drawn: a line for each session, arcs beside them. */
 
 import { fill, h, svg, wordButton } from "./element.js";
 import { fetchExchanges } from "./exchanges.js";
@@ -46,11 +46,11 @@ export class ExchangeGraph extends HTMLElement {
   }
 }
 
-/** An arc from line to line; the arrow stands where it leads. @param {Exchange} exchange @param {string[]} keys */
+/** @param {Exchange} exchange @param {string[]} keys */
 function arcOf({ from, to, messages, isSpawn }, keys) {
   const [start, end] = [keys.indexOf(from), keys.indexOf(to)].map((line) => (line + 0.5) * LINE_PX);
   if (start === undefined || end === undefined) return [];
-  // The two directions of a pair run beside each other: what goes down further out.
+  // Both directions of a pair are to be seen.
   const [shift, depth] = [
     end > start ? 4 : -4,
     Math.min(WIDTH_PX - 12, 14 + Math.abs(end - start) / 5 + (end > start ? 8 : 0)),

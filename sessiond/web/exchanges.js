@@ -1,18 +1,12 @@
-/** @file Who writes to whom around a session: counted from the provenance of messages, and who began whom. Knows no DOM. */
+/** @file Who writes to whom around a session, counted. Knows no DOM. */
 
 import { partsOf, speakerOf } from "./message-parts.js";
 import { objectOr } from "./plain-text.js";
 
-// Looked at in each session: the newest messages; and no more sessions than a small drawing can show.
 const LOOKED_AT = 200;
 const MOST_NEIGHBOURS = 7;
 
-/**
- * The exchanges between a session and its neighbours, and among these.
- *
- * @param {Client} client @param {string} key @param {SessionRows} rows @param {AbortSignal} signal
- * @returns {Promise<{keys: string[], exchanges: Exchange[]}>} the session itself comes first
- */
+/** @param {Client} client @param {string} key @param {SessionRows} rows @param {AbortSignal} signal */
 export async function fetchExchanges(client, key, rows, signal) {
   const found = new Exchanges();
   const own = await messagesOf(client, key, signal);
@@ -46,7 +40,7 @@ export class Exchanges {
     for (const child of rows.childrenOf(key)) this.pair(key, rows.keyOf(child)).isSpawn = true;
   }
 
-  /** What came into a session from others. @param {string} to @param {Message[]} messages */
+  /** @param {string} to @param {Message[]} messages */
   addMessages(to, messages) {
     for (const message of messages) {
       const { from } = speakerOf(message);
@@ -54,7 +48,7 @@ export class Exchanges {
     }
   }
 
-  /** @param {string} from @param {string} to @returns {Exchange} */
+  /** @param {string} from @param {string} to */
   pair(from, to) {
     const name = `${from}\n${to}`;
     const exchange = this.byPair.get(name) ?? { from, to, messages: 0, isSpawn: false };
@@ -75,7 +69,7 @@ export class Exchanges {
   }
 }
 
-/** To whom its agent wrote by a tool, by key or label. @param {Message[]} messages @param {SessionRows} rows */
+/** @param {Message[]} messages @param {SessionRows} rows */
 function targetsOf(messages, rows) {
   const calls = messages
     .flatMap(partsOf)

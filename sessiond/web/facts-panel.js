@@ -1,4 +1,4 @@
-/** @file The right column: what is known of a session, its relatives, and what can be done with it. */
+/** @file The right column: facts of a session, its relatives, what can be done with it. */
 
 import { confirmButton } from "./confirm-button.js";
 import { copyButton } from "./copy-button.js";
@@ -29,7 +29,6 @@ export class FactsPanel extends HTMLElement {
     this.version = "";
     this.facts = h("dl");
     this.relatives = h("div", { class: "relatives" });
-    // Who writes to whom: loaded with the first session that is opened.
     this.graph = h("div");
     this.actions = h("div", { class: "actions" });
     this.problem = h("div");
@@ -55,7 +54,7 @@ export class FactsPanel extends HTMLElement {
     fill(this.problem);
     fill(this.graph);
     this.render();
-    // Without the daemon there is no drawing; the foot says that it is away.
+    // The foot says that the daemon is away.
     if (key) this.showGraph(key).catch(() => {});
   }
 
@@ -81,7 +80,7 @@ export class FactsPanel extends HTMLElement {
     ];
     const version = JSON.stringify([row, family, formatAge(row.updatedAt, Date.now())]);
     if (version === this.version) return;
-    // What one types or has the focus in is not made anew.
+    // What one types in is not made anew.
     const isTouched = actions.contains(document.activeElement);
     this.version = version;
     fill(facts, ...factsOf(row).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
@@ -89,7 +88,7 @@ export class FactsPanel extends HTMLElement {
     if (!isTouched) fill(actions, ...this.actionsOf(key, row));
   }
 
-  /** @param {string} key @param {Row} row @returns {Child[]} */
+  /** @param {string} key @param {Row} row */
   relativesOf(key, row) {
     const { page } = this;
     const link = (/** @type {string} */ other) => {
@@ -110,7 +109,7 @@ export class FactsPanel extends HTMLElement {
     ];
   }
 
-  /** @param {string} key @param {Row} row @returns {Child[]} */
+  /** @param {string} key @param {Row} row */
   actionsOf(key, row) {
     const { page } = this;
     const isOurs = !row.readOnly && page.may("admin");
@@ -171,7 +170,7 @@ export class FactsPanel extends HTMLElement {
     ];
   }
 
-  /** @param {string} what did not happen @param {string} method @param {Record<string, unknown>} params */
+  /** @param {string} what @param {string} method @param {Record<string, unknown>} params */
   async act(what, method, params) {
     const place = this.problem;
     try {
@@ -184,7 +183,7 @@ export class FactsPanel extends HTMLElement {
   }
 }
 
-/** @param {Row} row @returns {[string, Child | Child[]][]} */
+/** @param {Row} row */
 function factsOf(row) {
   const now = Date.now();
   const path = (/** @type {string} */ text) => [

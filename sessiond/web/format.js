@@ -1,4 +1,4 @@
-/** @file Numbers, times and sizes as a person reads them, in the browser's locale. Knows no DOM. */
+/** @file Numbers, times and sizes for people. Knows no DOM. */
 
 const counts = new Intl.NumberFormat();
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
@@ -18,18 +18,18 @@ const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** `12,345`. @param {number} count */
+/** @param {number} count */
 export const formatCount = (count) => counts.format(count);
 
-/** `12.3K`. @param {number} count */
+/** @param {number} count */
 export const formatTokens = (count) => short.format(count);
 
-/** `$0.42`, and `under $0.01` for what would be nothing. @param {number} usd */
+/** @param {number} usd */
 export function formatCost(usd) {
   return usd > 0 && usd < 0.01 ? `under ${money.format(0.01)}` : money.format(usd);
 }
 
-/** `4.2 s`, `3 min 5 s`, `2 h 4 min`: how long it took. @param {number} ms */
+/** @param {number} ms */
 export function formatDuration(ms) {
   if (ms < 950) return `${Math.max(0, Math.round(ms / 10) * 10)} ms`;
   if (ms < 10 * SECOND) return `${(ms / SECOND).toFixed(1)} s`;
@@ -38,13 +38,13 @@ export function formatDuration(ms) {
   return twoUnits(Math.round(ms / MINUTE), "h", "min");
 }
 
-/** @param {number} small of which 60 are one large @param {string} largeUnit @param {string} smallUnit */
+/** @param {number} small @param {string} largeUnit @param {string} smallUnit */
 function twoUnits(small, largeUnit, smallUnit) {
   const rest = small % 60;
   return `${Math.floor(small / 60)} ${largeUnit}${rest ? ` ${rest} ${smallUnit}` : ""}`;
 }
 
-/** `now`, `5 min`, `3 h`, `2 d`, then the day: how long ago. @param {number} at @param {number} now */
+/** @param {number} at @param {number} now */
 export function formatAge(at, now) {
   const past = now - at;
   if (past < MINUTE) return "now";
@@ -54,16 +54,16 @@ export function formatAge(at, now) {
   return formatDay(at, now);
 }
 
-/** The same in a sentence: `5 min ago`. @param {number} at @param {number} now */
+/** @param {number} at @param {number} now */
 export function formatPast(at, now) {
   const age = formatAge(at, now);
   return / (min|h|d)$/.test(age) ? `${age} ago` : age;
 }
 
-/** `14:02`. @param {number} at */
+/** @param {number} at */
 export const formatTime = (at) => clock.format(at);
 
-/** The day, and the year where it is another one. @param {number} at @param {number} now */
+/** @param {number} at @param {number} now */
 export function formatDay(at, now) {
   const sameYear = new Date(at).getFullYear() === new Date(now).getFullYear();
   return (sameYear ? dayOfYear : dayOfAnyYear).format(at);
@@ -72,14 +72,14 @@ export function formatDay(at, now) {
 /** @param {number} at */
 export const formatMoment = (at) => whole.format(at);
 
-/** `1.2 MB`. @param {number} bytes */
+/** @param {number} bytes */
 export function formatBytes(bytes) {
   if (bytes < 1000) return `${bytes} bytes`;
   if (bytes < 1e6) return `${(bytes / 1e3).toFixed(bytes < 1e4 ? 1 : 0)} kB`;
   return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
 }
 
-/** `one session`, `2 sessions`. @param {number} count @param {string} noun @param {string} [plural] */
+/** @param {number} count @param {string} noun @param {string} [plural] */
 export function formatPlural(count, noun, plural = `${noun}s`) {
   return count === 1 ? `1 ${noun}` : `${formatCount(count)} ${plural}`;
 }
@@ -90,7 +90,7 @@ export function folderName(path) {
   return parts.at(-1) ?? "/";
 }
 
-/** A model's name without its maker and its date. @param {string} model */
+/** @param {string} model */
 export function modelName(model) {
   const name = model.split("/").at(-1) ?? model;
   return name.replace(/-(20\d{6}|latest)$/, "");

@@ -1,20 +1,12 @@
-/** @file Keeps the children of an element in step with a list: what stays is neither made anew nor moved without need. */
+/** @file Keeps the children of an element in step with a list. */
 
-/** @type {WeakMap<Element, Map<string, {node: HTMLElement, version: string}>>} */
+/** @type {WeakMap<Element, Map<string, Kept>>} */
 const known = new WeakMap();
 
-/**
- * Makes the children of `parent` those of the items, in their order. The element with the focus stays the same node.
- *
- * @template T
- * @param {Element} parent
- * @param {T[]} items
- * @param {{key: (item: T) => string, version: (item: T) => string, build: (item: T) => HTMLElement,
- *   update: (node: any, item: T) => void}} how `version`: what has to change before `update` is asked
- */
+/** @template T @param {Element} parent @param {T[]} items @param {Keeping<T>} how */
 export function keepChildren(parent, items, { key, version, build, update }) {
   const before = known.get(parent) ?? new Map();
-  /** @type {Map<string, {node: HTMLElement, version: string}>} */
+  /** @type {Map<string, Kept>} */
   const after = new Map();
   for (const item of items) {
     const id = key(item);

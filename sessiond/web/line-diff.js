@@ -1,10 +1,10 @@
-/** @file The lines in which two texts differ, and the lines of a patch. Bounded work for any text. Knows no DOM. */
+/** @file The lines in which two texts differ, and those of a patch. Knows no DOM. */
 
-// Lines that two texts may have in all for the exact comparison; beyond it all old lines stand before all new ones.
+// Beyond it all old lines stand before all new ones.
 const MOST_CELLS = 1_000_000;
 const CONTEXT = 3;
 
-/** The lines of both texts: kept, taken away, added. @param {string} before @param {string} after @returns {DiffLine[]} */
+/** @param {string} before @param {string} after */
 export function diffLines(before, after) {
   const [old, now] = [linesOf(before), linesOf(after)];
   let start = 0;
@@ -19,7 +19,7 @@ export function diffLines(before, after) {
   ];
 }
 
-/** The same with long stretches that stayed cut down to what is around a change. @param {DiffLine[]} lines @returns {DiffLine[]} */
+/** @param {DiffLine[]} lines */
 export function foldKept(lines) {
   const near = new Set();
   lines.forEach(({ sign }, at) => {
@@ -34,7 +34,7 @@ export function foldKept(lines) {
   return shown;
 }
 
-/** The lines of a patch in the form of git, diff or Codex. @param {string} patch @returns {DiffLine[]} */
+/** @param {string} patch */
 export function patchLines(patch) {
   return linesOf(patch).flatMap((text) => {
     if (/^(diff --git|index [0-9a-f]|--- |\+\+\+ |\*\*\* (Begin|End) Patch)/.test(text)) return fileLine(text);
@@ -54,7 +54,7 @@ export function countChanges(lines) {
   return { added, removed };
 }
 
-/** The longest lines that both have in common, by the table of lengths. @param {string[]} old @param {string[]} now */
+/** @param {string[]} old @param {string[]} now */
 function compare(old, now) {
   /** @type {DiffLine[]} */
   const lines = [];
@@ -99,5 +99,5 @@ function linesOf(text) {
   return (text.endsWith("\n") ? text.slice(0, -1) : text).split("\n");
 }
 
-/** @param {DiffLine["sign"]} sign @param {string} text @returns {DiffLine} */
+/** @param {DiffLine["sign"]} sign @param {string} text */
 const line = (sign, text) => ({ sign, text });

@@ -1,9 +1,9 @@
-/** @file Asks before a link of a transcript is opened: its whole address stands there to be read. */
+/** @file Asks before a link of a transcript is opened. */
 
 import { copyButton } from "./copy-button.js";
 import { button, h } from "./element.js";
 
-/** @param {string} address http or https */
+/** @param {string} address */
 export function askToFollow(address) {
   const { host } = new URL(address);
   const dialog = h("dialog", {

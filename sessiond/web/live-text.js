@@ -1,7 +1,4 @@
-/**
- * @file What a run writes just now: text as it comes and the tools that run. Only what is added is built; a paragraph that
- * is whole stays the node that it is.
- */
+/** @file What a run writes just now; a whole paragraph stays the node that it is. */
 
 import { h } from "./element.js";
 import { keepChildren } from "./keyed-children.js";
@@ -13,7 +10,7 @@ export class LiveText extends HTMLElement {
   constructor() {
     super();
     this.text = "";
-    // Up to here the text stands as blocks; the rest is one paragraph that grows.
+    // Up to here the text stands as blocks.
     this.built = 0;
     this.blocks = h("div");
     this.rest = h("p", { dir: "auto" });
@@ -39,7 +36,7 @@ export class LiveText extends HTMLElement {
       this.built = whole;
     }
     const rest = safeText(text.slice(this.built));
-    // Text is added to the node that is there: nothing is laid out twice, nothing selected is lost.
+    // Nothing is laid out twice, nothing selected is lost.
     const node = this.rest.firstChild;
     if (node instanceof Text && rest.startsWith(node.data)) node.appendData(rest.slice(node.data.length));
     else this.rest.textContent = rest;
@@ -70,7 +67,7 @@ export class LiveText extends HTMLElement {
   }
 }
 
-/** The end of the last paragraph that is whole, outside of code that is open. @param {string} text @param {number} from */
+/** @param {string} text @param {number} from */
 function wholeUpTo(text, from) {
   let [at, end, fence] = [from, from, ""];
   for (;;) {

@@ -1,7 +1,4 @@
-/**
- * @file The little markup that agents write - paragraphs, headings, lists, quotes, code, tables, emphasis, links - as plain
- * data. Linear in the text; what it does not know stays text. Knows no DOM.
- */
+/** @file The markup of agents as plain data, in linear time. Knows no DOM. */
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
 const HEADING = /^(#{1,6})\s+(\S.*)$/;
@@ -11,7 +8,7 @@ const QUOTE = /^ {0,3}> ?(.*)$/;
 const TABLE_ROW = /^\s*\|.*\|\s*$/;
 const TABLE_RULE = /^\s*\|[\s:|-]+\|\s*$/;
 
-/** @param {string} text @returns {Block[]} */
+/** @param {string} text */
 export function blocksOf(text) {
   /** @type {Block[]} */
   const blocks = [];
@@ -41,8 +38,6 @@ export function blocksOf(text) {
 }
 
 /**
- * The block that begins at a line, unless that is an ordinary one.
- *
  * @param {string[]} lines @param {number} at @param {boolean} inParagraph
  * @returns {{block: Block, next: number} | null}
  */
@@ -61,7 +56,7 @@ function blockAt(lines, at, inParagraph) {
     const { taken, next } = takeWhile(lines, at, (one) => TABLE_ROW.test(one));
     return { block: { type: "table", rows: taken.filter((_, row) => row !== 1).map(cellsOf) }, next };
   }
-  // A number at the beginning of a line within a paragraph is no list.
+  // Within a paragraph a number is no list.
   const item = ITEM.exec(line);
   return item && !(inParagraph && item[3] !== undefined && item[3] !== "1") ? listAt(lines, at) : null;
 }
@@ -113,11 +108,11 @@ function cellsOf(row) {
     .map((cell) => cell.trim());
 }
 
-// One alternative each; none can match in two ways at one place, so no text takes more than linear time.
+// None can match in two ways at one place: linear time.
 const SPAN =
   /`([^`\n]{1,2000})`|\*\*([^*\n]{1,1000})\*\*|(?<![\w*])\*([^\s*][^*\n]{0,500})\*(?![\w*])|\[([^[\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(https?:\/\/[^\s<>"'`)\]}]{1,2000})/g;
 
-/** @param {string} text @returns {Span[]} */
+/** @param {string} text */
 export function spansOf(text) {
   /** @type {Span[]} */
   const spans = [];

@@ -1,4 +1,4 @@
-/** @file Where one writes to a session: draft, files, send, steer, stop. Says so where the page may only read. */
+/** @file Where one writes to a session: draft, files, send, steer, stop. */
 
 import { confirmButton } from "./confirm-button.js";
 import { DroppedFiles } from "./dropped-files.js";
@@ -83,7 +83,6 @@ export class MessageComposer extends HTMLElement {
     this.fit();
   }
 
-  /** As high as its text, up to what the style allows. */
   fit() {
     const { text } = this;
     if (text)

@@ -1,15 +1,13 @@
-/** @file The parts of a message object, whoever wrote it: text, thoughts, tool calls, results. Total. Knows no DOM. */
+/** @file The parts of any message, whoever wrote it. Knows no DOM. */
 
 import { objectOr, safeLine, textOr } from "./plain-text.js";
-
-/** @typedef {{callId: string, name: string, text: string, isError: boolean, details: unknown}} ToolResult */
 
 const RESULT_ROLES = new Set(["toolResult", "tool", "bashExecution"]);
 
 /** @param {Message} message */
 export const isToolResult = (message) => RESULT_ROLES.has(message.role);
 
-// A message of 100,000 tool calls is taken apart once, not whenever something comes after it.
+// A message may have 100,000 tool calls: it is taken apart once.
 /** @type {WeakMap<Message, Part[]>} */
 const taken = new WeakMap();
 
@@ -47,14 +45,14 @@ function partOf(block) {
   }
 }
 
-/** The text of a message for people and for copying; nothing of thoughts and tool calls. @param {Message} message */
+/** @param {Message} message */
 export function textOf(message) {
   return partsOf(message)
     .flatMap((part) => (part.kind === "text" ? [part.text] : []))
     .join("\n\n");
 }
 
-/** A result message, as the line of its tool call shows it. @param {Message} message @returns {ToolResult} */
+/** @param {Message} message @returns {ToolResult} */
 export function resultOf(message) {
   const output = message.role === "bashExecution" ? textOr(message.output) : "";
   return {
@@ -66,11 +64,7 @@ export function resultOf(message) {
   };
 }
 
-/**
- * Who speaks, as one word for people; `from` is the session that caused it.
- *
- * @param {Message} message @returns {{who: "user" | "session" | "assistant" | "system" | "other", word: string, from?: string}}
- */
+/** @param {Message} message @returns {Speaker} */
 export function speakerOf(message) {
   const provenance = objectOr(message.provenance);
   if (provenance.kind === "inter_session") {
@@ -82,7 +76,7 @@ export function speakerOf(message) {
   return { who: "other", word: safeLine(textOr(message.role), 40) || "Unknown" };
 }
 
-/** When it was written, in milliseconds since 1970. @param {Message} message @param {string} [stamp] ISO 8601 */
+/** @param {Message} message @param {string} [stamp] */
 export function timeOf(message, stamp) {
   const told = stamp === undefined ? NaN : Date.parse(stamp);
   if (!Number.isNaN(told)) return told;

@@ -1,4 +1,4 @@
-/** @file One message: who and when beside a thin rule, text, folded thoughts, tool calls a line each, the raw record. */
+/** @file One message: who and when, its parts, the raw record. */
 
 import { CodeBlock } from "./code-block.js";
 import { copyButton } from "./copy-button.js";
@@ -10,17 +10,7 @@ import { objectOr, safeLine } from "./plain-text.js";
 import { RichText } from "./rich-text.js";
 import { ToolCall } from "./tool-call.js";
 
-/**
- * @typedef {object} MessageActions what a message can ask of the page
- * @property {(key: string) => void} open a session
- * @property {(key: string) => string} nameOf a session
- * @property {(piece: MessagePiece) => Promise<string>} raw the line of the file
- * @property {(piece: MessagePiece) => void} whole fetches a message that was too large
- */
-
-/** @typedef {{key: string, version: string, build: () => HTMLElement, update?: (node: any) => void}} BodyItem */
-
-// More parts than these are shown when asked for: a message may have 100,000 tool calls.
+// A message may have 100,000 tool calls.
 const PARTS_AT_ONCE = 100;
 
 export class MessageView extends HTMLElement {
@@ -36,7 +26,7 @@ export class MessageView extends HTMLElement {
     this.tools = h("div", { class: "tools" });
   }
 
-  /** Shows it, or what it has grown into: what somebody opened stays open. @param {MessagePiece} piece @param {MessageActions} actions */
+  /** What somebody opened stays open. @param {MessagePiece} piece @param {MessageActions} actions */
   show(piece, actions) {
     const isNew = this.piece === null;
     const isChanged = isNew || this.piece?.isFirst !== piece.isFirst || this.piece?.entry.cursor !== piece.entry.cursor;
@@ -85,7 +75,6 @@ export class MessageView extends HTMLElement {
     });
   }
 
-  /** @returns {BodyItem[]} */
   bodyItems() {
     const { piece, actions } = this.given();
     const { message, cursor } = piece.entry;
@@ -108,7 +97,7 @@ export class MessageView extends HTMLElement {
     return items.length > 0 ? items : [line("nothing", () => h("p", { class: "hint" }, "(nothing)"))];
   }
 
-  /** The session that wrote it, as a word that leads there. @param {string} from @returns {BodyItem} */
+  /** @param {string} from */
   senderItem(from) {
     const { actions } = this.given();
     const open = () => actions.open(from);
@@ -122,7 +111,6 @@ export class MessageView extends HTMLElement {
     );
   }
 
-  /** @returns {BodyItem} */
   orphanItem() {
     const { entry } = this.given().piece;
     const name = resultOf(entry.message).name || String(entry.message.role);
@@ -165,7 +153,7 @@ export class MessageView extends HTMLElement {
     };
   }
 
-  /** @param {number} count @returns {BodyItem} */
+  /** @param {number} count */
   moreItem(count) {
     const show = () => {
       this.most += 5 * PARTS_AT_ONCE;
@@ -176,7 +164,6 @@ export class MessageView extends HTMLElement {
     return line(`more ${this.most}`, build);
   }
 
-  /** What one can do with a message: seen when it is pointed at or has the focus. */
   fillTools() {
     const { message, seq } = this.given().piece.entry;
     const raw = wordButton("Raw", () => this.toggleRaw(raw), {
@@ -221,7 +208,7 @@ function line(key, build) {
   return { key, version: "", build };
 }
 
-/** @param {MessagePiece["files"]} files */
+/** @param {SentFiles} files */
 function fileList(files) {
   return h(
     "ul",
@@ -242,12 +229,12 @@ function folded(kind, name, line, inside) {
   return details;
 }
 
-/** @param {Extract<Part, {kind: "image"}>} part */
+/** @param {ImagePart} part */
 function imageElement({ mimeType, data }) {
   const size = formatBytes(Math.floor((data.length * 3) / 4));
   return folded("image", "Image", `${safeLine(mimeType, 40)} ${size}`, () => {
     const image = h("img", { src: `data:${mimeType};base64,${data}`, alt: "An image in the conversation" });
-    // What is no picture of a kind that holds nothing else has no source.
+    // `h` gives no source to what is no picture.
     return image.src ? image : h("p", { class: "hint" }, "This image is of a kind that is not shown.");
   });
 }

@@ -1,4 +1,4 @@
-/** @file What happens now, where no session is open: who waits, what runs, what failed, what was said last. */
+/** @file What happens now, where no session is open. */
 
 import { fill, h, wordButton } from "./element.js";
 import { formatAge, formatCount } from "./format.js";
@@ -7,8 +7,6 @@ import { safeLine } from "./plain-text.js";
 import { groupOf } from "./session-groups.js";
 import { isLive, nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
-
-/** @typedef {{key: string, row: Row}} Item */
 
 const MOST = 12;
 const FAILED_WITHIN_MS = 24 * 60 * 60 * 1000;
@@ -68,7 +66,7 @@ export class NowView extends HTMLElement {
 }
 
 class NowSection extends HTMLElement {
-  /** @param {PageContext} page @param {string} name @param {(row: Item["row"]) => boolean} fits */
+  /** @param {PageContext} page @param {string} name @param {(row: Row) => boolean} fits */
   constructor(page, name, fits) {
     super();
     this.page = page;

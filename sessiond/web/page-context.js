@@ -1,9 +1,9 @@
-/** @file What every part of the page may use: the client, the sessions, the way to another view. Builds nothing. */
+/** @file What every part of the page may use. */
 
 import { safeLine } from "./plain-text.js";
 import { nameOf } from "./session-state.js";
 
-/** Tells `open` when a session is wanted at another place than its address says. */
+/** Tells `open`: a session at another place than its address says. */
 export class PageContext extends EventTarget {
   /** @type {string | undefined} */
   #cursor;
@@ -16,12 +16,12 @@ export class PageContext extends EventTarget {
     this.marks = marks;
   }
 
-  /** @param {Parameters<Client["may"]>[0]} scope */
+  /** @param {Scope} scope */
   may(scope) {
     return this.client.may(scope);
   }
 
-  /** Shows a session, from its end or at a place. @param {string} key @param {string} [cursor] */
+  /** @param {string} key @param {string} [cursor] */
   open(key, cursor) {
     this.#cursor = cursor;
     if (!this.list.rows.get(key)) this.list.fetchRow(key).catch(() => {});
@@ -30,12 +30,11 @@ export class PageContext extends EventTarget {
     if (location.hash === before) this.dispatchEvent(new Event("open"));
   }
 
-  /** @param {string} address what stands behind `#/` */
+  /** @param {string} address */
   go(address) {
     location.hash = `#/${address}`;
   }
 
-  /** What the address says, with the place where it was opened this once. */
   takeAddress() {
     const [, view = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(location.hash) ?? [];
     const cursor = this.#cursor;

@@ -1,4 +1,4 @@
-/** @file What the columns show, and the ways from one view to another: by address, by key, by button. */
+/** @file What the columns show, and the ways from view to view. */
 
 import { listenForFiles } from "./dropped-files.js";
 import { button, h, wordButton } from "./element.js";
@@ -10,7 +10,7 @@ import { listen, plain, withCtrl } from "./shortcuts.js";
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 export class PageViews {
-  /** @param {PageContext} page @param {import("./session-tree.js").SessionTree} tree */
+  /** @param {PageContext} page @param {SessionTree} tree */
   constructor(page, tree) {
     this.page = page;
     this.tree = tree;
@@ -18,7 +18,7 @@ export class PageViews {
     this.middle = h("div", { class: "middle" });
     this.session = new SessionView(page, () => this.show(this.shown === "facts" ? "session" : "facts"));
     this.facts = new FactsPanel(page, () => this.show("session"));
-    // What not everybody opens is loaded when somebody does.
+    // Loaded when somebody wants it.
     this.usage = once(async () => new (await import("./usage-view.js")).UsageView(page), this.middle);
     this.search = once(async () => new (await import("./search-box.js")).SearchBox(page), document.body);
     this.spawn = once(async () => new (await import("./spawn-form.js")).SpawnForm(page), document.body);
@@ -34,7 +34,7 @@ export class PageViews {
     addEventListener("hashchange", () => this.route());
     listenForFiles((files) => this.takeFiles(files));
     this.route();
-    // Who presses Ctrl-K types on at once: what is typed must not come to the page's keys.
+    // Who presses Ctrl-K types on at once: not into the keys of the page.
     requestIdleCallback(() => void this.search());
   }
 
@@ -53,7 +53,7 @@ export class PageViews {
     this.show(key ? "session" : "tree");
   }
 
-  /** @param {string} view what has the place where there is place for one */
+  /** @param {string} view */
   show(view) {
     this.shown = view;
     this.columns.dataset.view = view;
@@ -71,7 +71,7 @@ export class PageViews {
     else this.tree.focusCurrent();
   }
 
-  /** Dropped files go to the form that is open, else to the session, else to a new task. @param {File[]} files */
+  /** @param {File[]} files */
   takeFiles(files) {
     const { page, session, current } = this;
     const isOpen = document.querySelector("spawn-form dialog[open]") !== null;
@@ -94,7 +94,7 @@ export class PageViews {
     return this.page.may("spawn") ? [button("New task", () => this.begin()), usage, keys] : [usage, keys];
   }
 
-  /** @returns {import("./shortcuts.js").Shortcut[]} */
+  /** @returns {Shortcut[]} */
   shortcuts() {
     const { page, session } = this;
     const { transcript } = session;
@@ -115,11 +115,7 @@ export class PageViews {
   }
 }
 
-/**
- * An element that is made and put into its place the first time it is asked for.
- *
- * @template {HTMLElement} T @param {() => Promise<T>} make @param {HTMLElement} parent @returns {() => Promise<T>}
- */
+/** @template {HTMLElement} T @param {() => Promise<T>} make @param {HTMLElement} parent */
 function once(make, parent) {
   /** @type {Promise<T> | undefined} */
   let made;
@@ -129,7 +125,7 @@ function once(make, parent) {
     return element;
   };
   return () => {
-    // What could not be loaded, because the daemon is away, is asked for again the next time.
+    // Asked for again when the daemon is back.
     made ??= put().catch(() => {
       made = undefined;
       return new Promise(() => {});

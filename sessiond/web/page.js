@@ -1,4 +1,4 @@
-/** @file The page begins: it signs in, shows the tree at once and everything behind it when the first rows are there. */
+/** @file The page begins: it signs in and shows the tree, then the rest. */
 
 import { Client } from "./client.js";
 import { ConnectionState } from "./connection-state.js";
@@ -14,7 +14,7 @@ const MINUTE_MS = 60_000;
 /** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** The one-time code of the address, which is cleared before anything else happens. */
+/** The one-time code, cleared before anything else happens. */
 function takeCode() {
   const fragment = location.hash.slice(1);
   if (fragment === "" || fragment.startsWith("/")) return undefined;
@@ -42,7 +42,7 @@ async function begin() {
     try {
       new (await import("./page-views.js")).PageViews(page, tree);
     } catch (problem) {
-      // The daemon went away in between. A browser may keep to its failure: the page begins anew when it is back.
+      // The daemon went away. A browser may keep to its failure: the page begins anew.
       if (!(problem instanceof TypeError)) throw problem;
       client.addEventListener("state", () => client.state === "live" && location.reload());
     }

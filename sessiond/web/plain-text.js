@@ -1,16 +1,13 @@
-/**
- * @file What agents wrote, made safe to look at: nothing that turns the direction of text around, nothing invisible that
- * changes how the rest reads, links only to http and https. Knows no DOM.
- */
+/** @file What agents wrote, made safe to look at. Knows no DOM. */
 
-// Embeddings, overrides and isolates: they make `exe.gpj` read as something else. Marks (U+200E, U+200F) do no harm.
+// Embeddings, overrides, isolates: they make `exe.gpj` read as something else. Marks (U+200E, U+200F) do no harm.
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
-// Controls but tab and newline, and what shows nothing at all; the joiners of scripts and emoji are left.
+// Controls but tab and newline, and what shows nothing; the joiners of scripts and emoji are left.
 const INVISIBLE = /(?![\t\n])\p{Cc}|[\u00ad\u2060-\u2064\ufeff\ufff9-\ufffb]/gu;
-// Colours, and what sets a title: an escape (no other control is followed so) to its last character.
+// Colours and titles of terminals: an escape to its last character.
 const ESCAPE_SEQUENCE = /(?![\t\n\r])\p{Cc}(?:\[[0-9;?]*[ -/]*[@-~]|\][^\p{Cc}]*\p{Cc}?)/gu;
 
-/** Text of several lines with its traps made visible, and without the colours of terminals. @param {unknown} text */
+/** @param {unknown} text */
 export function safeText(text) {
   const given = typeof text === "string" ? text : text === undefined || text === null ? "" : String(text);
   return given
@@ -20,20 +17,20 @@ export function safeText(text) {
     .replace(INVISIBLE, (char) => (char === "\ufeff" || char === "\u00ad" ? "" : codePoint(char)));
 }
 
-/** The same on one line, cut. @param {unknown} text @param {number} [most] characters */
+/** @param {unknown} text @param {number} [most] */
 export function safeLine(text, most = 200) {
   const given = typeof text === "string" ? text.slice(0, most * 4) : text;
   const line = safeText(given).replace(/\s+/g, " ").trim();
   return line.length > most ? `${cut(line, most - 1)}…` : line;
 }
 
-/** The first so many characters, no emoji torn apart. @param {string} text @param {number} most */
+/** No emoji is torn apart. @param {string} text @param {number} most */
 export function cut(text, most) {
   const last = text.charCodeAt(most - 1);
   return text.slice(0, last >= 0xd800 && last <= 0xdbff ? most - 1 : most);
 }
 
-/** The address if a link may lead there: http or https with a host, no password. @param {string} address */
+/** @param {string} address */
 export function safeAddress(address) {
   try {
     const url = new URL(address);
@@ -44,10 +41,10 @@ export function safeAddress(address) {
   }
 }
 
-/** Its value if that is text. @param {unknown} value @returns {string} */
+/** @param {unknown} value */
 export const textOr = (value, otherwise = "") => (typeof value === "string" ? value : otherwise);
 
-/** Its value if that is an object that is no list. @param {unknown} value @returns {Record<string, any>} */
+/** @param {unknown} value @returns {Record<string, any>} */
 export function objectOr(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value) ? /** @type {any} */ (value) : {};
 }

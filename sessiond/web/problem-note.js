@@ -1,11 +1,9 @@
-/** @file An error where it happened: what happened, and what to do next. */
+/** @file An error where it happened, and what to do next. */
 
 import { button, h } from "./element.js";
 import { safeText } from "./plain-text.js";
 
-/**
- * @param {unknown} problem @param {{what?: string, again?: () => unknown}} [how] `what` did not happen; `again` tries it
- */
+/** @param {unknown} problem @param {{what?: string, again?: () => unknown}} [how] */
 export function problemNote(problem, { what = "", again } = {}) {
   return h(
     "p",
@@ -17,7 +15,7 @@ export function problemNote(problem, { what = "", again } = {}) {
   );
 }
 
-/** What a person reads of an error. @param {unknown} problem */
+/** @param {unknown} problem */
 export function sentenceOf(problem) {
   const { type, message } = /** @type {{type?: string, message?: string}} */ (problem ?? {});
   switch (type) {

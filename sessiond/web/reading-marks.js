@@ -1,8 +1,7 @@
-/** @file What one has read, and what one has begun to write, kept in the browser. Knows a storage; no DOM, no network. */
+/** @file What one has read and begun to write, kept in the browser. Knows no DOM. */
 
 const MOST_SESSIONS = 500;
 
-/** Until when each session was read, and drafts by session. */
 export class ReadingMarks {
   /** @param {Storage} lasting @param {Storage} ofTab drafts may hold secrets: they go with the tab */
   constructor(lasting, ofTab) {
@@ -59,12 +58,12 @@ export class ReadingMarks {
     this.put(this.lasting, name, value);
   }
 
-  /** A storage that is full or forbidden forgets; nothing else is lost. @param {Storage} storage @param {string} name @param {string} value */
+  /** @param {Storage} storage @param {string} name @param {string} value */
   put(storage, name, value) {
     try {
       storage.setItem(name, value);
     } catch {
-      /* It is kept in this object as long as the page is open. */
+      /* Full or forbidden: it is kept as long as the page is open. */
     }
   }
 }

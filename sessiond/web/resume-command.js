@@ -1,4 +1,4 @@
-/** @file The line that goes on with a session in its own program, in a terminal. Knows no DOM. */
+/** @file The line that goes on with a session in a terminal. Knows no DOM. */
 
 /** @type {Record<string, (id: string) => string[]>} */
 const COMMANDS = {
@@ -9,7 +9,7 @@ const COMMANDS = {
   pi: (id) => ["pi", "--session", id],
 };
 
-/** The command, or nothing where the program has none. @param {Row} row */
+/** @param {Row} row */
 export function resumeCommand(row) {
   const command = row.nativeId === undefined ? undefined : COMMANDS[row.source]?.(row.nativeId);
   if (command === undefined) return row.source === "sessiond" ? `sessiond send ${quoted(row.key)} "..."` : null;
@@ -17,7 +17,7 @@ export function resumeCommand(row) {
   return there + command.map(quoted).join(" ");
 }
 
-/** A word as a shell takes it for one. @param {string} word */
+/** @param {string} word */
 export function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

@@ -1,11 +1,11 @@
-/** Whether a call is repeated after a lost connection, and after which delay. Does not wait itself. */
+/** @file Whether and when a lost call is repeated. */
 
 const FIRST_DELAY_MS = 50; // systemd restarts a killed daemon in about 0.2 s
 const MAX_DELAY_MS = 2000;
-/** How long a call waits for a daemon that does not answer: it restarts within a second, or a few more. */
+/** As long as a restart may take. */
 export const RECONNECT_MS = 10_000;
 
-/** Methods that read, or set a given state. */
+/** They read, or set a given state. */
 const REPEATABLE = new Set([
   "agent.wait",
   "agents_list",
@@ -27,12 +27,10 @@ const REPEATABLE = new Set([
   "tokens.list",
   "tokens.revoke",
 ]);
-/** Methods with an idempotency key, with which the daemon carries a repeated call out only once. */
+/** The daemon carries them out once for each idempotency key. */
 const KEYED = new Set(["agent", "chat.send", "sessions.send", "sessions_send", "sessions_spawn"]);
-/** Errors after which the daemon may answer soon. */
 const PASSING = new Set(["away", "stopping", "overloaded", "storage"]);
 
-/** Errors that stay, however often one asks. */
 const LASTING = new Set([
   "unauthenticated",
   "forbidden",
@@ -42,42 +40,28 @@ const LASTING = new Set([
   "unsupported",
 ]);
 
-/**
- * Whether asking again brings the same error.
- * @param {string} type the type of an error
- */
+/** @param {string} type */
 export function isLasting(type) {
   return LASTING.has(type);
 }
 
-/**
- * Whether the same call may bring a result soon.
- * @param {string} type the type of its error
- */
+/** @param {string} type */
 export function isPassing(type) {
   return PASSING.has(type);
 }
 
-/**
- * Whether carrying the method out twice does no harm, with the params of `keyed`.
- * @param {string} method
- */
+/** @param {string} method */
 export function isRepeatable(method) {
   return REPEATABLE.has(method) || KEYED.has(method);
 }
 
-/**
- * The params with an idempotency key, where the method takes one and they have none.
- * @param {string} method
- * @param {Record<string, unknown>} params
- * @returns {Record<string, unknown>}
- */
+/** @param {string} method @param {Record<string, unknown>} params @returns {Record<string, unknown>} */
 export function keyed(method, params) {
   if (!KEYED.has(method) || params.idempotencyKey !== undefined) return params;
   return { ...params, idempotencyKey: `page-${crypto.randomUUID()}` };
 }
 
-/** Delays between attempts: doubled each time, each shortened at random, so that pages do not come back all at once. */
+/** Shortened at random: pages do not come back all at once. */
 export class Backoff {
   #attempt = 0;
 

@@ -1,4 +1,4 @@
-/** @file The text of a message with the little markup that agents write. Every link asks before it leads anywhere. */
+/** @file The text of a message with its markup. Every link asks first. */
 
 import { appendAll, CodeBlock, MOST_SHOWN, showAll } from "./code-block.js";
 import { custom, h } from "./element.js";
@@ -12,7 +12,7 @@ export class RichText extends HTMLElement {
       this.replaceChildren(...blocksOf(text).map(blockElement));
       return this;
     }
-    // What is this long is no prose: it stands as it is.
+    // What is this long is no prose.
     const plain = h("p", { dir: "auto" }, safeText(cut(text, MOST_SHOWN)));
     this.replaceChildren(
       plain,
@@ -22,7 +22,7 @@ export class RichText extends HTMLElement {
   }
 }
 
-/** @param {Block} block @returns {HTMLElement} */
+/** @param {Block} block */
 function blockElement(block) {
   switch (block.type) {
     case "heading":
@@ -81,7 +81,7 @@ function tableElement([head = [], ...rows]) {
   );
 }
 
-/** @param {string} text @returns {(Node | string)[]} */
+/** @param {string} text */
 function spans(text) {
   return spansOf(text).map((span) => {
     const shown = safeText(span.text);
@@ -91,7 +91,7 @@ function spans(text) {
   });
 }
 
-/** A word that asks whether to open its address; one that is no web address is text. @param {string} text @param {string} given */
+/** @param {string} text @param {string} given */
 function linkElement(text, given) {
   const address = safeAddress(given);
   if (address === null) return given === text ? text : `${text} (${safeText(given)})`;

@@ -1,4 +1,4 @@
-/** @file Ctrl-K: sessions by name at once, then what was said in all of them; Enter jumps to the place. */
+/** @file Ctrl-K: sessions by name, then what was said in all. */
 
 import { fill, h } from "./element.js";
 import { formatAge } from "./format.js";
@@ -6,8 +6,6 @@ import { cut, safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
 import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
-
-/** @typedef {{key: string, cursor?: string, parts: (Node | string | null)[]}} Found */
 
 const TYPING_MS = 150;
 const MOST_NAMES = 8;
@@ -57,7 +55,7 @@ export class SearchBox extends HTMLElement {
     this.append(this.dialog);
   }
 
-  /** @param {string} within the session that is open @param {boolean} [onlyThere] */
+  /** @param {string} within @param {boolean} [onlyThere] */
   open(within, onlyThere = false) {
     const { dialog, input, hereLabel, here } = this;
     this.within = within;
@@ -106,7 +104,7 @@ export class SearchBox extends HTMLElement {
     }
   }
 
-  /** @param {string} text @returns {Found[]} */
+  /** @param {string} text */
   namesLike(text) {
     const { page } = this;
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -125,7 +123,7 @@ export class SearchBox extends HTMLElement {
     }));
   }
 
-  /** @param {Match} match @param {string} text @returns {Found} */
+  /** @param {Match} match @param {string} text */
   matchFound({ sessionKey, cursor, timestamp, role, snippet }, text) {
     const at = typeof timestamp === "number" ? timestamp : Date.parse(timestamp ?? "");
     const when = Number.isNaN(at) ? "" : formatAge(at, Date.now());
@@ -194,7 +192,7 @@ export class SearchBox extends HTMLElement {
   }
 }
 
-/** A text with the place that fits marked. @param {string} text @param {string} query @returns {(Node | string)[]} */
+/** @param {string} text @param {string} query */
 function marked(text, query) {
   const at = query === "" ? -1 : text.toLowerCase().indexOf(query.toLowerCase());
   if (at < 0) return [text];

@@ -1,32 +1,19 @@
-/**
- * @file The order of the tree: what waits for a person, what runs, then the rest by project or agent; children below
- * their parents. Rows in, lines out. Knows no DOM.
- */
+/** @file The order of the tree: what waits, what runs, the rest by project or agent. Knows no DOM. */
 
 import { folderName } from "./format.js";
 import { agentOf, nameOf, STATE_URGENCY, stateOf } from "./session-state.js";
 
-/** @typedef {{key: string, row: Row, children: Branch[], newest: number, urgency: number, failed: number, below: number}} Branch */
-
-// More children than these are folded until somebody opens them.
 const MOST_OPEN_CHILDREN = 6;
 const SECTIONS = [
   { id: "waiting", name: "Waits for you" },
   { id: "running", name: "Running" },
 ];
 
-/**
- * The lines of the tree from top to bottom.
- *
- * @param {Map<string, Row>} rows by canonical key
- * @param {{by: Grouping, filter?: string, folded?: Set<string>, opened?: Set<string>}} options `folded` and `opened`:
- *   the ids of lines that a person folded or opened
- * @returns {TreeLine[]}
- */
+/** @param {Map<string, Row>} rows @param {TreeOptions} options */
 export function treeLines(rows, { by, filter = "", folded = new Set(), opened = new Set() }) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const roots = branches(rows, words);
-  /** @type {Map<string, {id: string, name: string, detail?: string, roots: Branch[]}>} */
+  /** @type {Map<string, Group>} */
   const groups = new Map(SECTIONS.map((section) => [section.id, { ...section, roots: [] }]));
   for (const root of roots) {
     const group = root.urgency < 2 ? SECTIONS[root.urgency] : groupOf(root.row, by);
@@ -58,7 +45,7 @@ export function treeLines(rows, { by, filter = "", folded = new Set(), opened = 
   return lines;
 }
 
-/** The project or the agent of a session. @param {Row} row @param {Grouping} by */
+/** @param {Row} row @param {Grouping} by */
 export function groupOf(row, by) {
   if (by === "agent") {
     const agent = agentOf(row);
@@ -79,11 +66,7 @@ function tellApart(groups) {
   }
 }
 
-/**
- * The trees of all sessions that fit, newest first; a session fits with all that is above it.
- *
- * @param {Map<string, Row>} rows @param {string[]} words
- */
+/** A session fits with all that is above it. @param {Map<string, Row>} rows @param {string[]} words */
 function branches(rows, words) {
   /** @type {Map<string, string[]>} */
   const below = new Map();
@@ -98,7 +81,7 @@ function branches(rows, words) {
   /** @param {string} key @returns {Branch | null} */
   const build = (key) => {
     const row = rows.get(key);
-    // What names itself as its own ancestor is in the file of an agent, and no reason to hang.
+    // A file may name itself as its own ancestor.
     if (row === undefined || seen.has(key)) return null;
     seen.add(key);
     const children = (below.get(key) ?? []).map(build).filter((child) => child !== null);
@@ -113,7 +96,7 @@ function branches(rows, words) {
   return built.sort(newestFirst);
 }
 
-/** @param {string} key @param {Row} row @param {Branch[]} children @returns {Branch} */
+/** @param {string} key @param {Row} row @param {Branch[]} children */
 function branch(key, row, children) {
   children.sort(newestFirst);
   const state = stateOf(row);
@@ -127,10 +110,7 @@ function branch(key, row, children) {
   return { key, row, children, newest, urgency, failed, below };
 }
 
-/**
- * @param {TreeLine[]} lines @param {Branch} one @param {number} depth
- * @param {{folded: Set<string>, opened: Set<string>, all: boolean, placed: (row: Row) => string}} how
- */
+/** @param {TreeLine[]} lines @param {Branch} one @param {number} depth @param {Folding} how */
 function addBranch(lines, one, depth, how) {
   const { key, row, children } = one;
   const few = children.length <= MOST_OPEN_CHILDREN || one.urgency < 2;

@@ -1,19 +1,14 @@
-/**
- * @file All sessions, kept in step with the daemon: the newest pages of the list, then every change. Tells that
- * something changed, at most once a frame. Knows the client and rows; no DOM.
- */
+/** @file All sessions, kept in step with the daemon. Knows no DOM. */
 
 import { SessionRows } from "./session-rows.js";
 
 // What is asked for first is on the screen first.
 const FIRST_PAGE = 60;
 const PAGE = 200;
-// Older ones are asked for when somebody wants them.
 const LOADED_AT_ONCE = 1000;
 
-/** Tells `change` when rows or the state of the list are others. */
 export class SessionList extends EventTarget {
-  /** @param {Client} client @param {(work: () => void) => void} [schedule] runs the work once, soon */
+  /** @param {Client} client @param {Schedule} [schedule] */
   constructor(client, schedule = queueMicrotask) {
     super();
     this.client = client;
@@ -40,7 +35,7 @@ export class SessionList extends EventTarget {
     });
   }
 
-  /** Lists anew. Rows that are shown stay until the new ones are there. */
+  /** Rows that are shown stay until the new ones are there. */
   async load() {
     /** @type {Row[]} */
     const rows = [];
@@ -76,7 +71,7 @@ export class SessionList extends EventTarget {
     this.tell();
   }
 
-  /** Sessions beyond those that are loaded, whose names contain the text. @param {string} search @param {AbortSignal} signal */
+  /** @param {string} search @param {AbortSignal} signal */
   async find(search, signal) {
     if (this.olderCursor === null) return;
     const found = await this.client.call("sessions.list", { search, limit: 100 }, { signal });
@@ -84,7 +79,7 @@ export class SessionList extends EventTarget {
     this.tell();
   }
 
-  /** The newest row of a session that is not loaded. @param {string} key */
+  /** @param {string} key */
   async fetchRow(key) {
     const found = await this.client.call("sessions.list", { search: key, limit: 20, includeArchived: true });
     for (const row of found.sessions) if (!row.archived) this.rows.put(row);
@@ -94,7 +89,7 @@ export class SessionList extends EventTarget {
     );
   }
 
-  /** @param {{sessionKey: string, phase: string, row?: any}} change */
+  /** @param {SessionChange} change */
   apply({ sessionKey, phase, row }) {
     if (phase === "delete") this.rows.remove(sessionKey);
     else if (row && !row.archived) this.rows.put(row, sessionKey);
@@ -102,7 +97,7 @@ export class SessionList extends EventTarget {
     this.tell();
   }
 
-  /** @param {string | null} cursor @param {number} limit @returns {Promise<{rows: Row[], next: string | null}>} */
+  /** @param {string | null} cursor @param {number} limit @returns {Promise<ListPage>} */
   async page(cursor, limit) {
     const found = await this.client.call("sessions.list", cursor === null ? { limit } : { limit, cursor });
     this.visibility = found.visibility;

@@ -1,12 +1,10 @@
-/** @file A session in the tree: state, title, age, and below it program, model, tokens. */
+/** @file A session in the tree. */
 
 import { fill, h } from "./element.js";
 import { formatAge, formatTokens, modelName } from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { agentOf, nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
-
-/** @typedef {{now: number, isUnread: boolean, isSelected: boolean}} Look */
 
 export class SessionRow extends HTMLElement {
   /** @param {SessionLine} line @param {Look} look */
@@ -60,7 +58,7 @@ function wordOf(row, state) {
   return state === "aborted" ? "stopped" : state;
 }
 
-/** All that the row shows, as one text: it is built again only where that changed. @param {SessionLine} line @param {Look} look */
+/** It is built again only where this changed. @param {SessionLine} line @param {Look} look */
 export function versionOfRow({ row, depth, below, isOpen, failedBelow, place }, { now, isUnread, isSelected }) {
   const shown = [
     nameOf(row),

@@ -1,22 +1,21 @@
-/** @file The rows of all sessions as the daemon last told them, by canonical key. Knows no DOM and no network. */
+/** @file The rows of all sessions by canonical key. Knows no DOM. */
 
 import { agentOf } from "./session-state.js";
 
-/** Rows by key. Keys are canonical: `main` stands under the key of its agent. */
 export class SessionRows {
   constructor() {
     /** @type {Map<string, Row>} */
     this.byKey = new Map();
   }
 
-  /** The canonical key of a row: parents and events name it so. @param {Row} row */
+  /** `main` stands under the key of its agent. @param {Row} row */
   keyOf(row) {
     if (row.source !== "sessiond" || row.key.startsWith("agent:")) return row.key;
     const agent = agentOf(row);
     return agent ? `agent:${agent}:${row.key}` : row.key;
   }
 
-  /** Takes a row; an older one of the same session does not replace a newer. @param {Row} row @param {string} [key] */
+  /** @param {Row} row @param {string} [key] */
   put(row, key = this.keyOf(row)) {
     const known = this.byKey.get(key);
     // Live rows come without the first words that a list shows.
@@ -24,7 +23,7 @@ export class SessionRows {
     this.byKey.set(key, derivedTitle === undefined ? row : { ...row, derivedTitle });
   }
 
-  /** Puts all rows of a list in place of what was known. @param {Row[]} rows */
+  /** @param {Row[]} rows */
   replace(rows) {
     this.byKey.clear();
     for (const row of rows) this.put(row);
@@ -35,7 +34,7 @@ export class SessionRows {
     this.byKey.delete(key);
   }
 
-  /** The row of a canonical key, or of one as a person writes it. @param {string} key @returns {Row | undefined} */
+  /** @param {string} key */
   get(key) {
     const found = this.byKey.get(key);
     if (found) return found;
@@ -43,7 +42,7 @@ export class SessionRows {
     return undefined;
   }
 
-  /** The rows of the children of a session, oldest first. @param {string} key */
+  /** @param {string} key */
   childrenOf(key) {
     const children = [...this.byKey.values()].filter((row) => row.spawnedBy === key);
     return children.sort((one, other) => one.createdAt - other.createdAt);

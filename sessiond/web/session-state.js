@@ -1,6 +1,6 @@
-/** @file How a session is doing, in one word: of its row alone. Knows no DOM. */
+/** @file How a session is doing, of its row alone. Knows no DOM. */
 
-/** What people read for each state. @type {Record<SessionState, string>} */
+/** @type {Record<SessionState, string>} */
 export const STATE_WORDS = {
   waiting: "waits for you",
   running: "running",
@@ -11,7 +11,7 @@ export const STATE_WORDS = {
   idle: "idle",
 };
 
-/** What wants to be seen first: the lower, the higher up. @type {Record<SessionState, number>} */
+/** @type {Record<SessionState, number>} */
 export const STATE_URGENCY = { waiting: 0, running: 1, queued: 1, error: 2, aborted: 3, done: 3, idle: 3 };
 
 /** @type {Map<string, SessionState>} */
@@ -32,18 +32,18 @@ export function stateOf(row) {
   return OF_STATUS.get(row.status ?? "") ?? "idle";
 }
 
-/** Whether something happens in it now, or will without a person. @param {Row} row */
+/** @param {Row} row */
 export function isLive(row) {
   const state = stateOf(row);
   return state === "running" || state === "queued";
 }
 
-/** What a session is called, never empty. @param {Row} row */
+/** @param {Row} row */
 export function nameOf(row) {
   return row.label || row.displayName || row.title || row.derivedTitle || row.subject || row.key;
 }
 
-/** The agent of a session of ours; nothing for another program's. @param {Row} row */
+/** @param {Row} row */
 export function agentOf(row) {
   if (row.source !== "sessiond") return "";
   const parts = row.key.split(":");

@@ -1,4 +1,4 @@
-/** @file The tree of all sessions: filter, grouping, and the keys that move in it. */
+/** @file The tree of all sessions: filter, grouping, keys. */
 
 import { custom, fill, h, wordButton } from "./element.js";
 import { formatCount } from "./format.js";
@@ -111,7 +111,7 @@ export class SessionTree extends HTMLElement {
     fill(note, nothing, more);
   }
 
-  /** The line that the keys are on: one alone can be reached by Tab. */
+  /** Tab reaches one alone. */
   markCurrent() {
     const nodes = this.nodes();
     const { lines } = this;
@@ -214,7 +214,6 @@ export class SessionTree extends HTMLElement {
       ?.focus();
   }
 
-  /** @returns {HTMLElement[]} */
   nodes() {
     return /** @type {HTMLElement[]} */ ([...this.tree.children]);
   }

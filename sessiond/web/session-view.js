@@ -1,4 +1,4 @@
-/** @file The middle column: a session with its head, transcript and composer; without one, what happens now. */
+/** @file The middle column: a session, or what happens now. */
 
 import { copyButton } from "./copy-button.js";
 import { fill, h, wordButton } from "./element.js";
@@ -39,7 +39,7 @@ export class SessionView extends HTMLElement {
     this.show("");
   }
 
-  /** @param {string} key empty for none @param {string} [cursor] */
+  /** @param {string} key @param {string} [cursor] */
   show(key, cursor) {
     const { now, head, transcript, composer } = this;
     this.key = key;

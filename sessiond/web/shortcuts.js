@@ -1,14 +1,6 @@
-/** @file The keys of the page, and the list of them that `?` shows. Keys alone work where nobody types. */
+/** @file The keys of the page, and the list of them. */
 
 import { button, h } from "./element.js";
-
-/**
- * @typedef {object} Shortcut
- * @property {string} keys as a person reads them
- * @property {string} what
- * @property {(event: KeyboardEvent) => boolean} [fits] without one it is told only: another part heeds it
- * @property {() => void} [act]
- */
 
 /** @param {Shortcut[]} shortcuts */
 export function listen(shortcuts) {
@@ -18,7 +10,6 @@ export function listen(shortcuts) {
     if (event.defaultPrevented || event.isComposing) return;
     const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
     if (!hasModifier && event.key !== "Escape" && isTyping(event.target)) return;
-    // In a dialog the keys are the dialog's.
     if (document.querySelector("dialog[open]") && !hasModifier) return;
     if (event.key === "?" && !hasModifier) {
       event.preventDefault();
@@ -32,17 +23,17 @@ export function listen(shortcuts) {
   return help;
 }
 
-/** A key without any modifier but shift. @param {string} key */
+/** @param {string} key */
 export const plain = (key) => (/** @type {KeyboardEvent} */ event) =>
   event.key === key && !event.ctrlKey && !event.metaKey && !event.altKey;
 
-/** A key with Ctrl, or with Command. @param {string} key */
+/** @param {string} key */
 export const withCtrl = (key) => (/** @type {KeyboardEvent} */ event) =>
   event.key.toLowerCase() === key && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
 
 /** @param {EventTarget | null} target */
 function isTyping(target) {
-  // A field in a dialog that was just closed has the focus until the next frame.
+  // A field of a dialog just closed has the focus until the next frame.
   return target instanceof HTMLElement && target.checkVisibility() && /^(input|textarea|select)$/i.test(target.tagName);
 }
 

@@ -1,9 +1,9 @@
-/** @file The mark of a session's state: a shape of its own for each, beside its colour and its word. */
+/** @file The mark of a state: each has a shape of its own. */
 
 import { h, svg } from "./element.js";
 import { STATE_WORDS } from "./session-state.js";
 
-/** Within a square of 12. @type {Record<SessionState, {tag: string, props: Record<string, string | number>}[]>} */
+/** @type {Record<SessionState, Shape[]>} */
 const SHAPES = {
   waiting: [{ tag: "path", props: { d: "M6 .5 11.5 6 6 11.5 .5 6Z" } }],
   running: [{ tag: "path", props: { d: "M2.5 1 11 6 2.5 11Z" } }],
@@ -14,7 +14,7 @@ const SHAPES = {
   idle: [{ tag: "circle", props: { cx: 6, cy: 6, r: 2.5, class: "hollow" } }],
 };
 
-/** @param {SessionState} state @param {boolean} [withWord] whether its word stands beside it to be read */
+/** @param {SessionState} state @param {boolean} [withWord] */
 export function stateMark(state, withWord = false) {
   const shapes = SHAPES[state].map(({ tag, props }) => svg(tag, props));
   const drawing = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, ...shapes);

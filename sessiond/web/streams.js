@@ -1,10 +1,10 @@
-/** @file The streams of a page: each is opened anew after it has ended, until it is stopped, paused or refused. */
+/** @file The streams of a page: each is opened anew until it is stopped, paused or refused. */
 
 import { CallError } from "./call-error.js";
 import { readEvents } from "./event-stream.js";
 import { Backoff, isLasting } from "./retry.js";
 
-/** The daemon sends something every 15 seconds: a stream that is silent for so long is dead. */
+/** The daemon sends something every 15 seconds: a silent stream is dead. */
 const SILENCE_MS = 40_000;
 
 export class Streams {
@@ -20,25 +20,20 @@ export class Streams {
   #onState;
   #awayMs;
 
-  /**
-   * @param {(path: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response>} request
-   * @param {(state: ConnectionState) => void} onState
-   * @param {number} awayMs after this a daemon that does not answer is away
-   */
+  /** @param {Requester} request @param {(state: ConnectionState) => void} onState @param {number} awayMs */
   constructor(request, onState, awayMs) {
     this.#request = request;
     this.#onState = onState;
     this.#awayMs = awayMs;
   }
 
-  /** Follow until the returned function is called; then nothing is called any more. @param {StreamFollower} follower */
+  /** @param {StreamFollower} follower */
   follow(follower) {
     const stopped = new AbortController();
     void this.#run(follower, stopped.signal);
     return () => stopped.abort();
   }
 
-  /** End what is open; `resume` opens it again. */
   pause() {
     this.#paused ??= new Promise((resolve) => {
       this.#unpause = resolve;
@@ -52,23 +47,17 @@ export class Streams {
     this.retry();
   }
 
-  /** End everything for good. */
   close() {
     this.#isClosed = true;
     for (const stream of this.#open) stream.abort();
     this.resume();
   }
 
-  /** End the present delays. */
   retry() {
     for (const wake of [...this.#waiting]) wake();
   }
 
-  /**
-   * Wait, until `retry` at most. Rejects with the reason of the signal.
-   * @param {number} ms
-   * @param {AbortSignal} [signal]
-   */
+  /** Until `retry` at most. @param {number} ms @param {AbortSignal} [signal] */
   async wait(ms, signal) {
     signal?.throwIfAborted();
     await new Promise((/** @type {(value?: unknown) => void} */ resolve) => {
@@ -85,10 +74,7 @@ export class Streams {
     signal?.throwIfAborted();
   }
 
-  /**
-   * @param {StreamFollower} follower
-   * @param {AbortSignal} stopped
-   */
+  /** @param {StreamFollower} follower @param {AbortSignal} stopped */
   async #run(follower, stopped) {
     const backoff = new Backoff();
     let lostAt = 0;
@@ -118,13 +104,7 @@ export class Streams {
     if (!stopped.aborted) follower.onError?.(new CallError(-32001, "unauthenticated", "This page was closed."));
   }
 
-  /**
-   * Read one stream to its end, and why it has ended if it says so.
-   * @param {StreamFollower} follower
-   * @param {AbortSignal} stopped
-   * @param {() => void} onLive
-   * @returns {Promise<CallError | null>}
-   */
+  /** @param {StreamFollower} follower @param {AbortSignal} stopped @param {() => void} onLive */
   async #read(follower, stopped, onLive) {
     const stream = new AbortController();
     const end = () => stream.abort();
@@ -149,7 +129,7 @@ export class Streams {
       return null;
     } catch (error) {
       if (error instanceof CallError) return error;
-      // A fault of a handler is not to be hidden; the stream goes on behind the event.
+      // A fault of a handler is not to be hidden.
       if (!stream.signal.aborted) reportError(error);
       return null;
     } finally {

@@ -1,4 +1,4 @@
-/** @file One tool call: a line of name, what, outcome and time; opened it shows arguments, changes and the result. */
+/** @file One tool call: a line; opened, arguments, changes and result. */
 
 import { CodeBlock } from "./code-block.js";
 import { DiffView } from "./diff-view.js";
@@ -7,16 +7,6 @@ import { formatDuration } from "./format.js";
 import { countChanges, diffLines, patchLines } from "./line-diff.js";
 import { resultOf } from "./message-parts.js";
 import { changesOf, detailsOf, summarizeCall, toolName } from "./tool-summary.js";
-
-/**
- * @typedef {object} Call
- * @property {string} id
- * @property {string} name
- * @property {unknown} args
- * @property {number | null} at when it was asked for
- * @property {Entry | undefined} result
- * @property {boolean} isLive whether it runs just now
- */
 
 export class ToolCall extends HTMLElement {
   constructor() {
@@ -53,7 +43,7 @@ export class ToolCall extends HTMLElement {
     this.outcome.textContent = word + took;
   }
 
-  /** Built when it is opened: a transcript may have thousands that nobody opens. */
+  /** A transcript may have thousands that nobody opens. */
   fillInside() {
     const { call } = this;
     if (!call || !this.details.open) return;

@@ -1,9 +1,9 @@
-/** @file What a tool call did, on one line, and what it changed in files: of its name and arguments. Knows no DOM. */
+/** @file What a tool call did, on one line, and what it changed in files. Knows no DOM. */
 
 import { jsonOf } from "./message-parts.js";
 import { objectOr, safeLine, textOr } from "./plain-text.js";
 
-// The argument that says most, in the order of preference; programs call the same thing by different names.
+// The one that says most comes first; programs differ in names.
 const TELLING = [
   ...["command", "cmd", "file_path", "filePath", "path", "absolute_path", "notebook_path", "pattern", "query", "url"],
   ...["description", "task", "prompt", "message", "sessionKey", "label", "text", "input", "name"],
@@ -13,10 +13,10 @@ const AFTER = ["new_string", "newString", "newText", "new_str"];
 const PATHS = ["file_path", "filePath", "path", "absolute_path", "notebook_path"];
 const PATCHES = ["patch", "diff", "input", "patchText"];
 
-/** The name as people know it: `mcp__github__list_issues` is `github.list_issues`. @param {string} name */
+/** `mcp__github__list_issues` is `github.list_issues`. @param {string} name */
 export const toolName = (name) => safeLine(name.replace(/^mcp__(.+?)__/, "$1."), 60);
 
-/** @param {unknown} args @param {number} [most] characters */
+/** @param {unknown} args @param {number} [most] */
 export function summarizeCall(args, most = 160) {
   const given = parsed(args);
   if (typeof given === "string") return safeLine(given, most);
@@ -31,7 +31,7 @@ export function summarizeCall(args, most = 160) {
   return names.length ? safeLine(jsonOf(given), most) : "";
 }
 
-/** The changes of files that a call asks for; empty for calls that edit nothing. @param {unknown} args @returns {Change[]} */
+/** @param {unknown} args @returns {Change[]} */
 export function changesOf(args) {
   const given = parsed(args);
   if (typeof given === "string") return isPatch(given) ? [{ path: "", patch: given }] : [];
@@ -49,7 +49,7 @@ export function changesOf(args) {
   return path && content !== undefined ? [{ path, before: "", after: content }] : [];
 }
 
-/** The arguments as they are opened: the command or text alone where there is nothing else. @param {unknown} args */
+/** @param {unknown} args */
 export function detailsOf(args) {
   const given = parsed(args);
   if (typeof given === "string") return given;
@@ -80,7 +80,7 @@ function firstText(from, names) {
 /** @param {string} text */
 const isPatch = (text) => /^(\*\*\* Begin Patch|diff --git |--- \S|@@ )/m.test(text.slice(0, 4096));
 
-/** `bash -lc "x y"` is `x y`: how Codex runs commands. @param {string[]} words */
+/** How Codex runs commands. @param {string[]} words */
 function shellWords(words) {
   const isShell = words.length === 3 && /(^|\/)(ba|z|da)?sh$/.test(words[0] ?? "") && /^-l?c$/.test(words[1] ?? "");
   return isShell ? words[2] : words.join(" ");

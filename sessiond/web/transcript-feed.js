@@ -1,7 +1,4 @@
-/**
- * @file One transcript, kept in step with the daemon: the page to begin with, older and newer ones when wanted, what is
- * said from now on, live text. Tells `change` at most once a frame. Knows the client; no DOM.
- */
+/** @file One transcript, kept in step with the daemon; tells `change`, `live`, `problem`. Knows no DOM. */
 
 import { TranscriptWindow } from "./transcript-window.js";
 
@@ -10,9 +7,8 @@ const PAGE = 60;
 const MOST_LIVE_TOOLS = 50;
 const WHOLE_BYTES = 16 * 1024 * 1024;
 
-/** Tells `change`: messages; `live`: text or tools of the run that is live; `problem`: it ended, and why. */
 export class TranscriptFeed extends EventTarget {
-  /** @param {Client} client @param {string} key @param {(work: () => void) => void} [schedule] runs the work once, soon */
+  /** @param {Client} client @param {string} key @param {Schedule} [schedule] */
   constructor(client, key, schedule = queueMicrotask) {
     super();
     this.client = client;
@@ -28,7 +24,6 @@ export class TranscriptFeed extends EventTarget {
     this.liveText = "";
     /** @type {Map<string, LiveTool>} */
     this.liveTools = new Map();
-    /** Whether the reader is at the end, so that old messages may go. */
     this.isFollowed = true;
     this.isStopped = false;
     /** @type {Set<string>} */
@@ -37,7 +32,7 @@ export class TranscriptFeed extends EventTarget {
     this.unfollow = () => {};
   }
 
-  /** Begins with the newest page, or with the one that ends at a place. @param {string} [cursor] */
+  /** @param {string} [cursor] */
   async open(cursor) {
     this.unfollow();
     this.problem = null;
@@ -97,7 +92,7 @@ export class TranscriptFeed extends EventTarget {
     this.tell("live");
   }
 
-  /** The run is over: what was live is in the transcript, or nowhere. */
+  /** What was live is in the transcript, or nowhere. */
   endLive() {
     if (this.liveText === "" && this.liveTools.size === 0) return;
     this.liveText = "";
@@ -105,7 +100,7 @@ export class TranscriptFeed extends EventTarget {
     this.tell("live");
   }
 
-  /** How the last runs ended: no event says it. */
+  /** No event says it. */
   async readEndings() {
     this.shown.note(await this.page({ limit: 1 }));
     this.tell("change");
@@ -139,7 +134,7 @@ export class TranscriptFeed extends EventTarget {
     }
   }
 
-  /** The message with all its bytes. @param {Entry} entry */
+  /** @param {Entry} entry */
   async fetchWhole(entry) {
     const page = await this.page({ cursor: entry.cursor, limit: 1, maxBytes: WHOLE_BYTES });
     const [message] = page.messages;

@@ -1,17 +1,12 @@
-/** @file A transcript as Markdown, to be pasted elsewhere: who, when, text, a line for each tool call. Knows no DOM. */
+/** @file A transcript as Markdown. Knows no DOM. */
 
 import { isToolResult, partsOf, speakerOf, timeOf } from "./message-parts.js";
 import { summarizeCall } from "./tool-summary.js";
 
 const PAGE = 500;
-// More than anybody pastes; what is left out is said.
 const MOST_MESSAGES = 5000;
 
-/**
- * The newest messages of a session, fetched page by page.
- *
- * @param {Client} client @param {string} key @param {string} title
- */
+/** @param {Client} client @param {string} key @param {string} title */
 export async function fetchMarkdown(client, key, title) {
   /** @type {HistoryPage[]} */
   const pages = [];

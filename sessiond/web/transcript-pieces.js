@@ -1,7 +1,4 @@
-/**
- * @file What a transcript shows from top to bottom: messages with the results of their tool calls, days, gaps, summed-up
- * stretches, runs that ended badly. Entries in, pieces out. Knows no DOM.
- */
+/** @file What a transcript shows from top to bottom. Knows no DOM. */
 
 import { isAnotherDay } from "./format.js";
 import { isToolResult, partsOf, resultOf, speakerOf } from "./message-parts.js";
@@ -10,11 +7,7 @@ import { nameOf, stateOf } from "./session-state.js";
 const GAP_MS = 60 * 60 * 1000;
 const PAUSE_MS = 5 * 60 * 1000;
 
-/**
- * @param {TranscriptWindow} shown
- * @param {{isLive?: boolean, children?: {key: string, row: Row}[]}} [around] whether a run is live; its sub-agents
- * @returns {Piece[]}
- */
+/** @param {TranscriptWindow} shown @param {{isLive?: boolean, children?: Item[]}} [around] */
 export function piecesOf(shown, { isLive = false, children = [] } = {}) {
   const results = resultsByCall(shown.entries);
   const waiting = childrenWithin(shown, children);
@@ -59,17 +52,13 @@ function addTime(pieces, before, { id, at }) {
   }
 }
 
-/** @param {Entry} entry @param {Map<string, Entry>} results @param {MessagePiece["files"]} files @returns {MessagePiece} */
+/** @param {Entry} entry @param {Map<string, Entry>} results @param {SentFiles} files @returns {MessagePiece} */
 function messagePiece(entry, results, files) {
   const version = [entry.cursor, ...[...results.values()].map(({ cursor }) => cursor)].join(" ");
   return { type: "message", key: entry.id, version, entry, results, isFirst: false, isRunning: false, files };
 }
 
-/**
- * The children that began while what is shown was said, oldest first.
- *
- * @param {TranscriptWindow} shown @param {{key: string, row: Row}[]} children
- */
+/** Those that began while what is shown was said. @param {TranscriptWindow} shown @param {Item[]} children */
 function childrenWithin(shown, children) {
   const from = shown.olderCursor === null ? -Infinity : (shown.entries.find(({ at }) => at !== null)?.at ?? -Infinity);
   const to = shown.isAtEnd ? Infinity : (shown.entries.findLast(({ at }) => at !== null)?.at ?? Infinity);
@@ -78,7 +67,7 @@ function childrenWithin(shown, children) {
     .sort((one, other) => one.row.createdAt - other.row.createdAt);
 }
 
-/** @param {Piece[]} pieces @param {{key: string, row: Row} | undefined} child */
+/** @param {Piece[]} pieces @param {Item | undefined} child */
 function addChild(pieces, child) {
   if (!child) return;
   const version = `${stateOf(child.row)} ${nameOf(child.row)}`;
@@ -99,11 +88,7 @@ function addRun(pieces, run) {
   if (run) pieces.push({ type: "run", key: `run ${run.runId}`, version: run.status, run });
 }
 
-/**
- * The results below the message with their call; each call has one, and a result whose call is not here stands alone.
- *
- * @param {Entry[]} entries
- */
+/** Each call has one; a result whose call is not here stands alone. @param {Entry[]} entries */
 function resultsByCall(entries) {
   /** @type {Map<string, string>} */
   const callers = new Map();

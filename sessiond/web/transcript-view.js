@@ -1,7 +1,4 @@
-/**
- * @file A transcript on the screen: its messages, more at both ends as one scrolls, live text at the end. What somebody
- * reads stays where it is; who is at the end stays at the end.
- */
+/** @file A transcript on the screen. What is read stays where it is; who is at the end stays there. */
 
 import { button, fill, h, wordButton } from "./element.js";
 import { formatDay, formatDuration, formatPlural } from "./format.js";
@@ -45,7 +42,7 @@ export class TranscriptView extends HTMLElement {
     this.wasLive = false;
     // The newest message when the reader left the end; 0 before anything was read.
     this.seenSeq = 0;
-    /** @type {import("./message-view.js").MessageActions} */
+    /** @type {MessageActions} */
     this.actions = {
       open: (key) => page.open(key),
       nameOf: (key) => page.nameOf(key),
@@ -54,7 +51,7 @@ export class TranscriptView extends HTMLElement {
     };
   }
 
-  /** Shows a session from its end, or at a place. @param {string} key @param {string} [cursor] */
+  /** @param {string} key @param {string} [cursor] */
   show(key, cursor) {
     this.close();
     const feed = new TranscriptFeed(this.page.client, key, requestAnimationFrame);
@@ -123,7 +120,7 @@ export class TranscriptView extends HTMLElement {
       this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
   }
 
-  /** Changes the content while what is read stays at its place. @param {() => void} change */
+  /** @param {() => void} change */
   keepPlace(change) {
     const { scroller } = this;
     if (this.isFollowing) {
@@ -131,7 +128,7 @@ export class TranscriptView extends HTMLElement {
       return this.stickToEnd();
     }
     const top = topOf(scroller);
-    // Messages alone: a day or a gap goes when older messages come before it.
+    // A day or a gap goes when older messages come before it.
     const messages = [...this.pieces.querySelectorAll("message-view")];
     const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top);
     const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({ message, before: topOf(message) }));
@@ -155,7 +152,7 @@ export class TranscriptView extends HTMLElement {
     this.loadNear();
   }
 
-  /** Whether the reader stays at the end when something comes. @param {boolean} isFollowing */
+  /** @param {boolean} isFollowing */
   follow(isFollowing) {
     const { feed } = this;
     if (this.isFollowing && !isFollowing) this.seenSeq = feed?.shown.newestSeq ?? 0;
@@ -163,7 +160,7 @@ export class TranscriptView extends HTMLElement {
     if (feed) feed.isFollowed = isFollowing;
   }
 
-  /** What is near the edge of the screen comes before one scrolls there. */
+  /** It comes before one scrolls there. */
   loadNear() {
     const { feed, scroller } = this;
     if (!feed?.isReady || feed.problem) return;
@@ -186,7 +183,7 @@ export class TranscriptView extends HTMLElement {
     this.scroller.focus({ preventScroll: true });
   }
 
-  /** To the prompt before or behind the message with the focus, else the one on top. @param {1 | -1} direction */
+  /** @param {1 | -1} direction */
   async jump(direction) {
     const { scroller, pieces } = this;
     const prompts = /** @type {HTMLElement[]} */ ([
@@ -243,7 +240,7 @@ function keepPieces(parent, pieces, view) {
   });
 }
 
-/** @param {Piece} piece @param {TranscriptView} view @returns {HTMLElement} */
+/** @param {Piece} piece @param {TranscriptView} view */
 function pieceElement(piece, view) {
   switch (piece.type) {
     case "message":

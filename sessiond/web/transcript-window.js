@@ -1,13 +1,9 @@
-/**
- * @file The stretch of a transcript that is in memory: neighbouring messages, at most so many, whatever its length.
- * Pages come at both ends and push out what is far at the other. Knows no DOM and no network.
- */
+/** @file The stretch of a transcript in memory; pages at one end push out the other. Knows no DOM. */
 
 import { timeOf } from "./message-parts.js";
 
 export const MOST_ENTRIES = 400;
 
-/** Messages in order. `olderCursor`: what stands before the first; null where nothing does. */
 export class TranscriptWindow {
   constructor(most = MOST_ENTRIES) {
     this.most = most;
@@ -25,7 +21,7 @@ export class TranscriptWindow {
     this.files = new Map();
   }
 
-  /** Shows a page alone. @param {HistoryPage} page @param {boolean} isAtEnd whether it is the newest */
+  /** @param {HistoryPage} page @param {boolean} isAtEnd */
   begin(page, isAtEnd) {
     this.entries = entriesOf(page);
     this.runs.clear();
@@ -37,7 +33,7 @@ export class TranscriptWindow {
     this.newestSeq = Math.max(this.newestSeq, this.lastSeq);
   }
 
-  /** Older messages come before the first; the newest ones go where there are too many. @param {HistoryPage} page */
+  /** @param {HistoryPage} page */
   prepend(page) {
     const known = new Set(this.entries.map(({ id }) => id));
     this.entries.unshift(...entriesOf(page).filter(({ id }) => !known.has(id)));
@@ -49,22 +45,14 @@ export class TranscriptWindow {
     }
   }
 
-  /**
-   * Newer messages come behind the last. With `trim` the oldest ones go where there are too many.
-   *
-   * @param {PlacedMessage[]} events @param {boolean} isEnd whether nothing comes behind them
-   */
+  /** @param {PlacedMessage[]} events @param {boolean} isEnd */
   append(events, isEnd, trim = true) {
     for (const event of events) this.put(event, true);
     this.isAtEnd = isEnd;
     if (trim) this.trimStart();
   }
 
-  /**
-   * One message as it comes. It replaces the one it has grown from; one behind the end of the window is only counted.
-   *
-   * @param {PlacedMessage} event @returns {"added" | "replaced" | "beyond"}
-   */
+  /** One behind the end of the window is only counted. @param {PlacedMessage} event */
   put(event, isNext = this.isAtEnd) {
     const entry = entryOf(event);
     this.newestSeq = Math.max(this.newestSeq, entry.seq);
@@ -79,7 +67,6 @@ export class TranscriptWindow {
     return "added";
   }
 
-  /** Lets the oldest messages go that are too many. Returns whether there were any. */
   trimStart() {
     const over = this.entries.length - this.most;
     if (over <= 0) return false;
@@ -100,7 +87,7 @@ export class TranscriptWindow {
   }
 }
 
-/** @param {HistoryPage} page @returns {Entry[]} */
+/** @param {HistoryPage} page */
 export function entriesOf(page) {
   return page.messages.map((message, at) => {
     const { id, seq = 0, cursor = "", timestamp } = page.positions[at] ?? {};
@@ -108,7 +95,7 @@ export function entriesOf(page) {
   });
 }
 
-/** @param {PlacedMessage} event @returns {Entry} */
+/** @param {PlacedMessage} event */
 function entryOf({ messageId, seq, cursor, message, timestamp }) {
   return { id: messageId || `seq ${seq}`, seq, cursor, message, at: timeOf(message, timestamp) };
 }

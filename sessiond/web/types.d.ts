@@ -261,9 +261,12 @@ interface SessionFollower {
   onError?: (error: CallError) => void;
 }
 
-/** Changes wait until the promise of `onFresh` is settled. */
+/**
+ * `onFresh`: nothing is missed from now on, at first and after each gap: list the sessions anew in it. Changes wait until
+ * its promise is settled.
+ */
 interface SessionsFollower {
-  onChanged: (event: { sessionKey: string; phase: string; reason?: string; row?: Row }) => void;
+  onChanged: (event: SessionChange) => void;
   onFresh: () => unknown;
   onError?: (error: CallError) => void;
 }
@@ -292,9 +295,123 @@ interface ClientOptions {
   awayMs?: number;
 }
 
+/** A result message, as the line of its tool call shows it. */
+interface ToolResult {
+  callId: string;
+  name: string;
+  text: string;
+  isError: boolean;
+  details: unknown;
+}
+
+/** Who speaks, and as one word for people. `from`: the session that caused it. */
+interface Speaker {
+  who: "user" | "session" | "assistant" | "system" | "other";
+  word: string;
+  from?: string;
+}
+
+/** `at`: when it was asked for. `isLive`: it runs just now. */
+interface Call {
+  id: string;
+  name: string;
+  args: unknown;
+  at: number | null;
+  result: Entry | undefined;
+  isLive: boolean;
+}
+
+type ImagePart = Extract<Part, { kind: "image" }>;
+
+/** What a message can ask of the page. `raw`: the line of the file. `whole`: fetches what was too large. */
+interface MessageActions {
+  open: (key: string) => void;
+  nameOf: (key: string) => string;
+  raw: (piece: MessagePiece) => Promise<string>;
+  whole: (piece: MessagePiece) => void;
+}
+
+interface BodyItem {
+  key: string;
+  version: string;
+  build: () => HTMLElement;
+  // biome-ignore lint/suspicious/noExplicitAny: the element that `build` made.
+  update?: (node: any) => void;
+}
+
+/** How children are kept in step. `version`: what has to change before `update` is asked. */
+interface Keeping<T> {
+  key: (item: T) => string;
+  version: (item: T) => string;
+  build: (item: T) => HTMLElement;
+  // biome-ignore lint/suspicious/noExplicitAny: the element that `build` made.
+  update: (node: any, item: T) => void;
+}
+
+type Kept = { node: HTMLElement; version: string };
+
+type Item = { key: string; row: Row };
+
+/** A line of the search. */
+interface Found {
+  key: string;
+  cursor?: string;
+  parts: (Node | string | null)[];
+}
+
+/** A session with all that is below it. `urgency` and `newest`: of all of them. */
+interface Branch {
+  key: string;
+  row: Row;
+  children: Branch[];
+  newest: number;
+  urgency: number;
+  failed: number;
+  below: number;
+}
+
+type Group = { id: string; name: string; detail?: string; roots: Branch[] };
+
+/** `folded`, `opened`: the ids of lines that a person folded or opened. */
+interface TreeOptions {
+  by: Grouping;
+  filter?: string;
+  folded?: Set<string>;
+  opened?: Set<string>;
+}
+
+interface Folding {
+  folded: Set<string>;
+  opened: Set<string>;
+  all: boolean;
+  placed: (row: Row) => string;
+}
+
+/** How a row of the tree looks. */
+type Look = { now: number; isUnread: boolean; isSelected: boolean };
+
+/** Within a square of 12. */
+type Shape = { tag: string; props: Record<string, string | number> };
+
+/** `keys`: as a person reads them. Without `fits` it is told only: another part heeds it. */
+interface Shortcut {
+  keys: string;
+  what: string;
+  fits?: (event: KeyboardEvent) => boolean;
+  act?: () => void;
+}
+
+type SessionChange = { sessionKey: string; phase: string; reason?: string; row?: Row };
+type ListPage = { rows: Row[]; next: string | null };
+
+/** Runs the work once, soon. */
+type Schedule = (work: () => void) => void;
+type Requester = (path: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response>;
+
 type CallError = import("./call-error.js").CallError;
 type Client = import("./client.js").Client;
 type PageContext = import("./page-context.js").PageContext;
+type SessionTree = import("./session-tree.js").SessionTree;
 type SessionList = import("./session-list.js").SessionList;
 type SessionRows = import("./session-rows.js").SessionRows;
 type ReadingMarks = import("./reading-marks.js").ReadingMarks;

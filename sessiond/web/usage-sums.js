@@ -1,8 +1,8 @@
-/** @file The lines of the table and the chart, from what `sessions.usage` answers. Knows no DOM. */
+/** @file The lines of the usage table and its chart. Knows no DOM. */
 
 const DAY_MS = 24 * 60 * 60 * 1000;
 
-/** Where the sums stand, and what names them. @type {Record<UsageBy, [string, string]>} */
+/** @type {Record<UsageBy, [string, string]>} */
 const LISTS = {
   day: ["byDay", "day"],
   model: ["byModel", "model"],
@@ -12,23 +12,14 @@ const LISTS = {
   session: ["bySession", "key"],
 };
 
-/**
- * The largest first; days the newest first.
- *
- * @param {Record<string, any>} usage @param {UsageBy} by
- * @returns {{name: string, sum: TokenSum}[]}
- */
+/** @param {Record<string, any>} usage @param {UsageBy} by @returns {{name: string, sum: TokenSum}[]} */
 export function usageLines(usage, by) {
   const [list, field] = LISTS[by];
   const lines = (usage[list] ?? []).map((/** @type {any} */ sum) => ({ name: sum[field] || "not known", sum }));
   return by === "day" ? lines.reverse() : lines;
 }
 
-/**
- * The last so many days with what each used, also those with nothing.
- *
- * @param {any[]} byDay @param {number} days @param {number} now
- */
+/** @param {any[]} byDay @param {number} days @param {number} now */
 export function lastDays(byDay, days, now) {
   const tokens = new Map(byDay.map(({ day, totalTokens }) => [day, totalTokens]));
   return Array.from({ length: days }, (_, at) => {

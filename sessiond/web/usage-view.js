@@ -1,4 +1,4 @@
-/** @file Tokens and cost: a bar a day, and a table of what used them. */
+/** @file Tokens and cost: a bar a day, and a table. */
 
 import { fill, h, svg, wordButton } from "./element.js";
 import { formatCost, formatCount, formatDay, formatTokens } from "./format.js";
@@ -120,14 +120,14 @@ export class UsageView extends HTMLElement {
   }
 }
 
-/** @param {number} part of the longest */
+/** @param {number} part */
 function share(part) {
   const bar = h("span");
   bar.style.width = `${Math.max(1, part * 96)}px`;
   return bar;
 }
 
-/** @param {string} day as 2026-11-22 */
+/** @param {string} day */
 const dayName = (day) => formatDay(Date.parse(`${day}T12:00:00Z`), Date.now());
 
 /** @param {ReturnType<typeof lastDays>} days */

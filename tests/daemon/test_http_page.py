@@ -39,7 +39,7 @@ TYPES = {
     "svg": "image/svg+xml",
 }
 # Compressed: all files together, with the types and the reasons that stand in them, and what the first rows wait for.
-MOST_BYTES, MOST_AT_ONCE = 67_000, 32_000
+MOST_BYTES, MOST_AT_ONCE = 60_000, 27_500
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
 
