@@ -39,6 +39,7 @@ class SessionLane:
 
     def __init__(self, session_id: str, host: LaneHost, session: OpenedSession | None = None) -> None:
         self.session_id = session_id
+        self.is_closed = False  # since the editor closed it; then it takes no place among the open sessions
         self._host = host
         self._session = session  # None until it is opened
         self._lock = threading.Lock()  # guards what follows
@@ -100,7 +101,9 @@ class SessionLane:
         if request.method == "session/close":
             self._require_open().close()
             self._session = None
+            self.is_closed = True
             return {}
+        self.is_closed = False
         return self._open(request.params, replay=request.method == "session/load")
 
     def _open(self, params: dict[str, Any], *, replay: bool) -> dict[str, Any]:

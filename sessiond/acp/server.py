@@ -139,8 +139,8 @@ class AcpServer:
     def _put(self, session_id: str, request: EditorRequest) -> None:
         with self._lock:
             lane = self._lanes.get(session_id)
-            if lane is None and self._has_room():
-                lane = self._lanes[session_id] = SessionLane(session_id, self)
+            if lane is None or lane.is_closed:
+                lane = (lane or self._add_lane(session_id)) if self._has_room() else None
             if lane is not None:
                 if request.method == "session/close":
                     lane.cancel()
@@ -236,7 +236,12 @@ class AcpServer:
                 self._opening_count -= 1
 
     def _has_room(self) -> bool:
-        return len(self._lanes) + self._opening_count < MAX_SESSIONS
+        open_count = sum(not lane.is_closed for lane in self._lanes.values())
+        return open_count + self._opening_count < MAX_SESSIONS
+
+    def _add_lane(self, session_id: str) -> SessionLane:
+        lane = self._lanes[session_id] = SessionLane(session_id, self)
+        return lane
 
     def _create_one(self, cwd: str) -> dict[str, Any]:
         key = f"acp:{_uuid()}"
