@@ -72,6 +72,7 @@ def test_hostile_transcripts_are_inert_and_the_page_is_usable(tmp_path: Any, ope
         images = page.locator("details.image summary")
         for at in range(2):
             images.nth(at).click()
+        page.locator("transcript-view img").first.wait_for(state="attached")
         assert page.locator("transcript-view img").count() == 1
         assert page.evaluate("() => document.querySelector('transcript-view img').naturalWidth") == 1
         page.locator("message-view", has_text="forged").locator(".sender button").click()
