@@ -7,7 +7,8 @@ session. What is for no turn is dropped: a replay, or what an agent says after i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import trio
@@ -47,6 +48,16 @@ class _Waiting:
         self.answer: AgentResponse | None = None
 
 
+class _SilenceLimit:
+    """A time limit that begins anew whenever the agent says something of a session that has no turn."""
+
+    def __init__(self, native_id: str, scope: trio.CancelScope, silence_s: float) -> None:
+        self.native_id, self._scope, self._silence_s = native_id, scope, silence_s
+
+    def begin_anew(self) -> None:
+        self._scope.deadline = trio.current_time() + self._silence_s
+
+
 class AgentConnection:
     """`write` takes whole lines and does not block. After `close` every request raises AgentGone."""
 
@@ -57,8 +68,8 @@ class AgentConnection:
         # By native session id; and by the id of the prompt, whose answer belongs behind the updates.
         self._turns: dict[str, FrameTaker] = {}
         self._prompts: dict[int, FrameTaker] = {}
-        # Replays go on for as long as the agent sends something.
-        self._deadlines: dict[str, tuple[trio.CancelScope, float]] = {}
+        # Several waits may be for one session, as when two callers ask for it.
+        self._silence_limits: set[_SilenceLimit] = set()
         self.gone: str | None = None
 
     async def request(
@@ -73,15 +84,11 @@ class AgentConnection:
         request_id, waiting = next(self._ids), _Waiting()
         self._waiting[request_id] = waiting
         try:
-            with trio.fail_after(timeout_s) as scope:
-                if replayed is not None:
-                    self._deadlines[replayed] = (scope, timeout_s)
+            with trio.fail_after(timeout_s) as scope, self._limit_silence(replayed, scope, timeout_s):
                 self._write(frames.encode_request(request_id, method, params))
                 await waiting.answered.wait()
         finally:
             del self._waiting[request_id]
-            if replayed is not None:
-                self._deadlines.pop(replayed, None)
         if waiting.answer is None:
             raise AgentGone(self.gone)
         if waiting.answer.code is not None:
@@ -91,11 +98,8 @@ class AgentConnection:
     async def wait_for_silence(self, native_id: str, silence_s: float, most_s: float) -> None:
         """Return when nothing has come for a session without a turn for so long, or after `most_s`."""
         with trio.move_on_after(most_s), trio.move_on_after(silence_s) as scope:
-            self._deadlines[native_id] = (scope, silence_s)
-            try:
+            with self._limit_silence(native_id, scope, silence_s):
                 await trio.sleep_forever()
-            finally:
-                del self._deadlines[native_id]
 
     def begin_prompt(self, native_id: str, blocks: list[dict[str, Any]], turn: FrameTaker) -> int:
         """Send a prompt, whose updates and answer go to the turn until `end_prompt`; its id. AgentGone."""
@@ -141,6 +145,19 @@ class AgentConnection:
         for turn in self._prompts.values():
             turn.lose_agent(reason)
 
+    @contextmanager
+    def _limit_silence(self, native_id: str | None, scope: trio.CancelScope, silence_s: float) -> Iterator[None]:
+        """While the context lasts, the deadline of `scope` is `silence_s` behind the last update of this session."""
+        if native_id is None:
+            yield
+            return
+        limit = _SilenceLimit(native_id, scope, silence_s)
+        self._silence_limits.add(limit)
+        try:
+            yield
+        finally:
+            self._silence_limits.remove(limit)
+
     async def _handle_answer(self, answer: AgentResponse, size: int) -> None:
         turn = self._prompts.get(answer.id)
         if turn is not None:
@@ -150,13 +167,14 @@ class AgentConnection:
             waiting.answered.set()
 
     async def _handle_update(self, update: AgentNotification, size: int) -> None:
-        session = text(update.params, "sessionId")
-        turn = self._turns.get(session)
+        native_id = text(update.params, "sessionId")
+        turn = self._turns.get(native_id)
         if turn is not None:
             await turn.offer(update, size)
-        elif (extended := self._deadlines.get(session)) is not None:
-            scope, timeout_s = extended
-            scope.deadline = trio.current_time() + timeout_s
+            return
+        for limit in self._silence_limits:
+            if limit.native_id == native_id:
+                limit.begin_anew()
 
     async def _handle_request(self, request: AgentRequest, size: int) -> None:
         turn = self._turns.get(text(request.params, "sessionId"))

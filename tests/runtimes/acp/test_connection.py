@@ -101,6 +101,23 @@ async def replay_at(peer: AgentConnection, second: float, frame: AgentFrame | No
     await peer.handle(frame or update("a"), 1)
 
 
+async def test_two_may_wait_for_the_silence_of_one_session(autojump_clock: None) -> None:
+    """As when two callers ask at once whether the agent has a session."""
+    peer, ends = Peer(), list[float]()
+
+    async def wait_for_silence(silence_s: float, most_s: float) -> None:
+        await peer.wait_for_silence("a", silence_s, most_s)
+        ends.append(trio.current_time() - began)
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_silence, 2, 3)
+        nursery.start_soon(wait_for_silence, 2, 100)
+        for second in (1, 2.5, 4):
+            nursery.start_soon(replay_at, peer, second)
+    assert ends == pytest.approx([3, 6])
+
+
 async def test_an_agent_that_is_quicker_than_the_disk_waits(autojump_clock: None) -> None:
     queue, sent = TurnQueue(), 0
 
