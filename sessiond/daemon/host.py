@@ -21,6 +21,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.run import Run
 from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits, AcpRuntime, CannotAsk
+from sessiond.runtimes.acp.tool_server import clear_token_folders
 from sessiond.runtimes.attached import AttachedAgents
 from sessiond.runtimes.echo import EchoRuntime
 from sessiond.runtimes.exec import ExecRuntime
@@ -64,7 +65,7 @@ class DaemonHost:
         self.acp_agents = AcpAgents(
             environ=os.environ, bubblewrap=self._bubblewrap, limits=self._acp_limits, clock=clock
         )
-        self.acp_agents.clear(agent_socket.parent)
+        clear_token_folders(agent_socket.parent)
         self._echo = EchoRuntime()
         self._exec: dict[AgentConfig, ExecRuntime] = {}
 

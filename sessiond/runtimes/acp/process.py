@@ -47,7 +47,6 @@ class ProcessRules(msgspec.Struct, frozen=True, kw_only=True):
 
     agent_id: str
     start_s: float
-    grace_s: float
     idle_s: float
     max_frame_bytes: int
     authenticate: str | None = None
@@ -235,10 +234,7 @@ class AgentProcess:
             nursery.cancel_scope.cancel()
         for line in self._splitter.end():
             await self._take_line(line)
-        status = program.status
-        how = None if status is None else process.ProgramExit(status, "").describe()
-        how = "closed its output" if status is None else how or "command exited"
-        self.end(f"the agent's process ended ({how}){self._last_words}")
+        self.end(f"the agent's process ended ({_describe_end(program.status)}){self._last_words}")
 
     @property
     def _last_words(self) -> str:
@@ -290,6 +286,13 @@ class AgentProcess:
             if patience.cancelled_caught and not self._users:
                 self.end("the agent's process was ended after a rest")
                 return
+
+
+def _describe_end(status: int | None) -> str:
+    """How a program has ended; None is the status of one that goes on without output."""
+    if status is None:
+        return "closed its output"
+    return process.ProgramExit(status, "").describe() or "command exited"
 
 
 async def _wait_for_exit(

@@ -60,6 +60,11 @@ class SessionRules(msgspec.Struct, frozen=True, kw_only=True):
     claim: Callable[[str], None] | None = None
 
 
+def known_native_id(spec: RunSpec) -> str | None:
+    """The agent's own id of the session of a run; None where the run begins a new one."""
+    return _COUNTED.sub("", spec.native_session_id or "") or None
+
+
 async def open_session(
     process: AgentProcess, spec: RunSpec, sink: RunSink, rules: SessionRules, *, cwd: str, servers: list[dict[str, Any]]
 ) -> OpenSession:
@@ -67,9 +72,9 @@ async def open_session(
     the run has that. CannotServe, AgentGone.
     """
     params = {"cwd": cwd, "mcpServers": servers}
-    known = _COUNTED.sub("", spec.native_session_id or "")
+    known = known_native_id(spec)
     with _explain_refusal(process, rules.timeout_s):
-        if not known:
+        if known is None:
             return await _begin(process, sink, params, rules, original=spec.fork_of)
         found, reason = await _resume(process, known, params, rules)
         if found is not None:
@@ -81,7 +86,7 @@ async def open_session(
         return await _begin(process, sink, params, rules, original=spec.fork_of, lost=known, reason=reason)
 
 
-async def find_session(process: AgentProcess, native_id: str, rules: SessionRules, *, cwd: str) -> str | None:
+async def check_session(process: AgentProcess, native_id: str, rules: SessionRules, *, cwd: str) -> str | None:
     """Why the agent cannot go on with this session of its own; None if it can. CannotServe, AgentGone.
 
     It is closed again where the agent closes sessions.

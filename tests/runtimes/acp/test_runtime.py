@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -280,8 +280,16 @@ async def test_an_agent_that_decides_itself_is_told_to_ask(
 
 
 def modes_set(folder: Path) -> list[str]:
-    frames = [msgspec.json.decode(line) for line in (folder / "frames.jsonl").read_bytes().splitlines()]
-    return [one["params"]["modeId"] for one in frames if one.get("method") == "session/set_mode"]
+    return [one["params"]["modeId"] for one in frames_in(folder) if one.get("method") == "session/set_mode"]
+
+
+def methods_in(folder: Path) -> list[str]:
+    return [one["method"] for one in frames_in(folder) if "method" in one]
+
+
+def frames_in(folder: Path) -> list[dict[str, Any]]:
+    """What the agent that works there got."""
+    return [msgspec.json.decode(line) for line in (folder / "frames.jsonl").read_bytes().splitlines()]
 
 
 async def test_an_agent_that_cannot_be_told_to_ask_is_not_used(talk: Any) -> None:
@@ -331,6 +339,62 @@ async def test_whether_an_agent_knows_a_session(make_conversation: Any, make_spe
         runtime = agents.runtime(acp_agent("refuses=initialize"))
         with pytest.raises(CannotAsk, match="refused the connection: no"):
             await check("any")
+        # One that wants a login is started again: somebody may have logged in.
+        (tmp_path / "work" / "frames.jsonl").unlink()
+        runtime = agents.runtime(acp_agent("refuses=session/resume", "resume", "auth"))
+        for _ in range(2):
+            with pytest.raises(CannotAsk, match="It wants a login"):
+                await check("any")
+        assert methods_in(tmp_path / "work") == ["initialize", "session/resume"] * 2
+
+
+async def test_a_session_that_several_ask_for_at_once_is_looked_for_and_opened_in_turn(
+    make_conversation: Any, make_spec: Any, tmp_path: Path
+) -> None:
+    agent = acp_agent("load", "close")
+    async with open_agents() as agents:
+        conversation = make_conversation(agents, agent)
+        await conversation.say("first", workspace=tmp_path)
+        (native,) = conversation.native
+    fields = {"workspace": tmp_path, "native_session_id": native["nativeId"]}
+    async with open_agents() as agents:
+        conversation, found = make_conversation(agents, agent), list[str | None]()
+
+        async def check() -> None:
+            found.append(await agents.runtime(agent).check_native(make_spec("", session_id="s2", **fields)))
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(2):
+                    nursery.start_soon(check)
+                outcome = await conversation.say("known", **fields)
+        assert (found, outcome.reply) == ([None, None], "first | known")
+        assert conversation.shape() == ["first | known"]
+        assert (await conversation.say("known", **fields)).reply == "first | known | known"
+
+
+async def test_a_session_that_was_opened_in_a_process_that_died_is_not_taken_for_open_in_the_next(talk: Any) -> None:
+    conversation, sink = talk("resume"), talk().recorder
+
+    async def outlive_the_process(custom_type: str, data: Any) -> None:
+        os.kill(int(data["nativeId"].split("-")[1]), signal.SIGKILL)
+        natives.append(data["nativeId"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start_another)
+
+    async def start_another() -> None:
+        while (await copy(conversation).say("hello", "s2")).reply != "hello":
+            pass  # the death was not noticed yet
+
+    natives: list[str] = []
+    sink.custom = outlive_the_process
+    with trio.fail_after(PATIENCE_S):
+        runtime = conversation.agents.runtime(conversation.agent)
+        outcome = await runtime.run(conversation._make_spec("hello", session_id="s1", run_id="1"), sink)
+    assert outcome.error is not None and "killed by SIGKILL" in outcome.error
+    later = await conversation.say("hello", native_session_id=natives[0])
+    assert (later.reply, later.error) == ("hello", None)
+    assert later.notes[0].startswith(f"the agent has lost its session '{natives[0]}'")
 
 
 async def test_a_session_of_another_program_begins_with_a_copy(make_conversation: Any, tmp_path: Path) -> None:
@@ -578,6 +642,35 @@ async def test_a_process_ends_after_its_rest_and_when_the_configuration_changes(
     assert (await conversation.say("pid")).reply not in (first, kept, last)
 
 
+async def test_a_check_during_which_the_configuration_changes_leaves_no_process(
+    make_conversation: Any, make_spec: Any, tmp_path: Path
+) -> None:
+    async with open_agents() as agents:
+        runtime, found = agents.runtime(acp_agent("resume")), list[str | None]()
+
+        async def check() -> None:
+            found.append(await runtime.check_native(make_spec("", native_session_id="gone", workspace=tmp_path)))
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(check)
+                while not working_in(tmp_path):  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+                agents.reconfigure([])
+            assert "no session gone" in str(found[0])
+            while working_in(tmp_path):  # noqa: ASYNC110
+                await trio.sleep(0.005)
+
+
+def working_in(folder: Path) -> list[str]:
+    """The processes whose working folder is that one."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            found += [link.parent.name] if os.readlink(link) == str(folder) else []
+    return found
+
+
 async def test_a_run_that_waits_for_a_place_survives_a_change_of_the_configuration(talk: Any) -> None:
     conversation = talk("resume", max_sessions=1)
     later = copy(conversation)
@@ -716,9 +809,7 @@ def peak_bytes(*, reset: bool = False) -> int:
 
 
 def read_frames(conversation: Conversation) -> list[dict[str, Any]]:
-    """What the agent got."""
-    log = Path(conversation._make_spec().workspace, "frames.jsonl")
-    return [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
+    return frames_in(conversation._make_spec().workspace)
 
 
 async def _cancel_when_begun(conversation: Conversation, text: str, scope: trio.CancelScope) -> None:

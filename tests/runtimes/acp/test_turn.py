@@ -49,7 +49,7 @@ class ListSink:
 async def run_turn(frames: list[AgentFrame]) -> tuple[RunOutcome, ListSink, list[dict[str, Any]]]:
     """The outcome of a turn in which the agent sends these frames and then its answer; records; what it was sent."""
     written: list[dict[str, Any]] = []
-    rules = ProcessRules(agent_id="main", start_s=1, grace_s=1, idle_s=1, max_frame_bytes=1 << 20)
+    rules = ProcessRules(agent_id="main", start_s=1, idle_s=1, max_frame_bytes=1 << 20)
     process = AgentProcess(ProgramCommand(argv=("x",), env={}, cwd=Path("/w")), rules)
     process.connection = AgentConnection(lambda line: written.append(msgspec.json.decode(line)))
     sink: Any = ListSink()
