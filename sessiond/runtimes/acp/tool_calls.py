@@ -44,9 +44,9 @@ class _OpenCall:
         """What it printed to a terminal."""
         return "".join(self._printed)
 
-    def add_printed(self, text: str, most_chars: int) -> None:
+    def add_printed(self, printed: str, most_chars: int) -> None:
         """Note what it printed, up to so many characters in all."""
-        kept = text[: most_chars - self._printed_chars]
+        kept = printed[: most_chars - self._printed_chars]
         if kept:
             self._printed.append(kept)
             self._printed_chars += len(kept)
@@ -56,7 +56,7 @@ class _OpenCall:
         self._printed, self._printed_chars = [], 0
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a member that may be long."""
+        """Keep a member, and how much that is."""
         self.fields[name] = value
         self.sizes[name] = len(msgspec.json.encode(value))
 
@@ -102,10 +102,9 @@ class CallLedger:
         call = self._open.get(text(asked, "toolCallId"))
         said = {name: asked[name] for name in _ASKED if name in asked}
         if call is not None and call.block is not None:
-            before = call.held_bytes
-            self._patch(call, said)
-            self._held_bytes += call.held_bytes - before
+            self._patch_open(call, said)
             call.block |= {"name": call.name, "arguments": call.arguments}
+            yield from self._end_oldest()
         elif 0 < len(text(asked, "toolCallId")) <= _MAX_ID_CHARS:
             yield from self.take(said)
 
@@ -128,9 +127,7 @@ class CallLedger:
             if len(self._open) >= _MAX_CALLS:
                 yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
             call = self._open[call_id] = _OpenCall(call_id)
-        before = call.held_bytes
-        self._patch(call, update)
-        self._held_bytes += call.held_bytes - before
+        self._patch_open(call, update)
         status = text(call.fields, "status")
         if call.block is None:
             call.block = {"type": "toolCall", "id": call_id, "name": call.name, "arguments": call.arguments}
@@ -143,13 +140,22 @@ class CallLedger:
         if status in _FINAL:
             call.block |= {"name": call.name, "arguments": call.arguments}
             yield from self._finish(call)
-        while self._open and self._held_bytes > _MAX_HELD_BYTES:
-            yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
+        yield from self._end_oldest()
 
     def end(self) -> Iterator[Event]:
         """Results for the calls that the agent left open."""
         for call in list(self._open.values()):
             yield from self._finish(call, call.denied or LEFT_OPEN)
+
+    def _patch_open(self, call: _OpenCall, update: Any) -> None:
+        before = call.held_bytes
+        self._patch(call, update)
+        self._held_bytes += call.held_bytes - before
+
+    def _end_oldest(self) -> Iterator[Event]:
+        """Results for the oldest calls while all hold too much."""
+        while self._open and self._held_bytes > _MAX_HELD_BYTES:
+            yield from self._finish(next(iter(self._open.values())), LEFT_OPEN)
 
     def _finish(self, call: _OpenCall, why: str | None = None) -> Iterator[Event]:
         """The result of a call, after the message with the call itself."""
@@ -180,18 +186,18 @@ class CallLedger:
         size = len(msgspec.json.encode(message))
         if size <= self._max_bytes:
             return message
-        message = {name: value for name, value in message.items() if name != "details"}
         whole = "".join(block.get("text", "") for block in message["content"])
-        # JSON escapes make a text up to six times as long.
-        kept = whole[: max(0, self._max_bytes - 1024) // 6]
         note = f"\n(cut here: the whole result is {size} bytes, too long for limits.maxRecordBytes)"
-        return {**message, "content": texts(kept + note)}
+        message = {name: value for name, value in message.items() if name != "details"} | {"content": texts(note)}
+        room = self._max_bytes - len(msgspec.json.encode(message))
+        # JSON escapes make a text up to six times as long.
+        return message | {"content": texts(whole[: max(0, room) // 6] + note)}
 
     def _patch(self, call: _OpenCall, update: Any) -> None:
         """Take over what an update says of a call. Members of another type, and null, say nothing."""
         for name in ("title", "name", "kind", "status"):
             if text(update, name):
-                call.fields[name] = update[name]
+                call.keep(name, update[name])
         for name in ("content", "locations"):
             if isinstance(member(update, name), list):
                 call.keep(name, update[name])

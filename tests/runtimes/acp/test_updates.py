@@ -61,6 +61,25 @@ def test_open_calls_hold_so_much_and_no_more() -> None:
         assert len(results) == count and all(one["content"][0]["text"] == LEFT_OPEN for one in results)
 
 
+def test_titles_and_what_permission_requests_say_count_as_held_too() -> None:
+    long = "z" * (6 * 1024 * 1024)
+    made, asked = reader(), reader()
+    events = [event for number in range(12) for event in made.take(call(f"c{number}", title=long))]
+    begun = [event for number in range(12) for event in asked.take(call(f"c{number}"))]
+    events_asked = [one for number in range(12) for one in asked.calls.begin(call(f"c{number}", rawInput={"a": long}))]
+    for found in (events, [*begun, *events_asked]):
+        ended = [event.tool_call_id for event in found if isinstance(event, Tool) and event.phase == "end"]
+        assert ended == ["c0", "c1"]
+
+
+def test_a_result_is_cut_to_what_its_ids_leave_room_for() -> None:
+    call_id, name = "\x01" * 1024, "\x02" * 100
+    _, events = read(call(call_id, name=name, status="completed", rawOutput="\x03" * LIMIT))
+    (result,) = [one for one in messages(events) if one["role"] == "toolResult"]
+    assert len(msgspec.json.encode(result)) <= LIMIT - ENVELOPE_BYTES
+    assert "cut here" in result["content"][0]["text"]
+
+
 def test_a_call_is_in_a_message_before_its_result() -> None:
     updates = [
         chunk("let me look"),
