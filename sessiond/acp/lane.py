@@ -8,10 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from sessiond.acp import frames
 from sessiond.acp.frames import EditorRequest, FrameId
 from sessiond.acp.opened import OpenedSession
-from sessiond.acp.refusals import Refusal, refusal_of, require_folder, require_text
+from sessiond.acp.refusals import refusal_of, refuse_unopened, require_folder, require_text
 from sessiond.acp.turn import EditorTurn
 from sessiond.client import ClientError
 
@@ -21,8 +20,8 @@ Answer = Callable[[], dict[str, Any]]
 class LaneHost(Protocol):
     """What a lane needs of the server."""
 
-    def open_session(self, name: str, session_id: str) -> OpenedSession:
-        """The session that `name` names, for the editor's `session_id`. ClientError if there is none."""
+    def open_session(self, session_id: str) -> OpenedSession:
+        """The session that the editor calls so. ClientError if there is none."""
 
     def answer(self, request: EditorRequest, make: Answer) -> None:
         """Answer a request with what `make` returns, or with its error."""
@@ -57,13 +56,20 @@ class SessionLane:
             self._is_working = True
         threading.Thread(target=self._work, daemon=True).start()
 
-    def cancel(self, request_id: FrameId = None, *, only: bool = False) -> None:
-        """Cancel the prompts that have come so far; `only`: the one with this id."""
-        with self._lock:
-            turns = [item for item in (self._current, *self._waiting) if isinstance(item, EditorTurn)]
-        for turn in turns:
-            if not only or turn.request.id == request_id:
+    def cancel(self) -> None:
+        """Cancel the prompts that have come so far."""
+        for turn in self._turns():
+            turn.cancel()
+
+    def cancel_request(self, request_id: FrameId) -> None:
+        """Cancel the prompt with this id, if it is here."""
+        for turn in self._turns():
+            if turn.request.id == request_id:
                 turn.cancel()
+
+    def _turns(self) -> list[EditorTurn]:
+        with self._lock:
+            return [item for item in (self._current, *self._waiting) if isinstance(item, EditorTurn)]
 
     def is_unused(self) -> bool:
         """Whether it has no session and nothing to do."""
@@ -90,11 +96,7 @@ class SessionLane:
 
     def _require_open(self) -> OpenedSession:
         if self._session is None:
-            raise Refusal(
-                frames.NOT_FOUND,
-                f"the session {self.session_id} is not open here: session/load or session/resume opens it",
-                {"type": "not_found"},
-            )
+            raise refuse_unopened(self.session_id)
         return self._session
 
     def _handle(self, request: EditorRequest) -> dict[str, Any]:
@@ -107,14 +109,14 @@ class SessionLane:
         return self._open(request.params, replay=request.method == "session/load")
 
     def _open(self, params: dict[str, Any], *, replay: bool) -> dict[str, Any]:
-        name = require_text(params, "sessionId")
+        require_text(params, "sessionId")
         require_folder(params)
         self._host.note_tool_servers(params)
         if self._session is not None:  # it was opened before
             self._session.close()
             self._session = None
         try:
-            session = self._host.open_session(name, self.session_id)
+            session = self._host.open_session(self.session_id)
             if replay:
                 session.replay()
             else:

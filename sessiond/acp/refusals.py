@@ -38,6 +38,12 @@ def refusal_of(error: ClientError) -> Refusal:
     return Refusal(frames.INTERNAL_ERROR, str(error))
 
 
+def refuse_unopened(session_id: str) -> Refusal:
+    """The answer to a request for a session that the editor has not opened."""
+    text = f"the session {session_id[:200]} is not open here: session/load or session/resume opens it"
+    return Refusal(frames.NOT_FOUND, text, {"type": "not_found"})
+
+
 def require_text(params: dict[str, Any], name: str) -> str:
     """A parameter that is text and not empty. Refusal."""
     value = params.get(name)

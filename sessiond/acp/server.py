@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import IO, Any, NoReturn
 
 from sessiond import __version__
@@ -20,7 +21,7 @@ from sessiond.acp import frames
 from sessiond.acp.frames import BadFrame, EditorNotice, EditorRequest, FrameId
 from sessiond.acp.lane import Answer, SessionLane
 from sessiond.acp.opened import OpenedSession
-from sessiond.acp.refusals import CALL_S, Refusal, refusal_of, require_folder, require_text
+from sessiond.acp.refusals import CALL_S, Refusal, refusal_of, refuse_unopened, require_folder, require_text
 from sessiond.client import Client, ClientError
 
 PROTOCOL_VERSION = 1
@@ -32,8 +33,9 @@ MAX_SESSIONS = 64
 MAX_AT_ONCE = 8
 # How long requests but prompts may take to be answered after the end of standard input.
 LAST_ANSWERS_S = 5.0
-# Those that name a session, whose requests follow one another.
+# Those that name a session, whose requests follow one another; and of these, those that open it.
 _OF_A_SESSION = ("session/load", "session/resume", "session/prompt", "session/close")
+_OPENING = ("session/load", "session/resume")
 _REFUSED = {
     "authenticate": "there is nothing to authenticate: who may start this program acts as the user",
     "session/set_mode": "sessions of sessiond have no modes: the agent's configuration says what it may do",
@@ -90,7 +92,7 @@ class AcpServer:
                 with self._lock:
                     lanes = list(self._lanes.values())
                 for lane in lanes:
-                    lane.cancel(message.params.get("requestId"), only=True)
+                    lane.cancel_request(message.params.get("requestId"))
             case _:
                 pass  # answers: nothing is asked of the editor yet
 
@@ -139,14 +141,18 @@ class AcpServer:
     def _put(self, session_id: str, request: EditorRequest) -> None:
         with self._lock:
             lane = self._lanes.get(session_id)
-            if lane is None or lane.is_closed:
-                lane = (lane or self._add_lane(session_id)) if self._has_room() else None
-            if lane is not None:
+            opens = request.method in _OPENING and (lane is None or lane.is_closed)
+            is_full = opens and not self._has_room()
+            if opens and not is_full:
+                lane = lane or self._add_lane(session_id)
+            if lane is not None and not is_full:
                 if request.method == "session/close":
                     lane.cancel()
                 lane.put(request)
-        if lane is None:
+        if is_full:
             self.answer(request, _refuse_more)
+        elif lane is None:
+            self.answer(request, partial(_refuse_unopened, session_id))
 
     def _cancel(self, session_id: Any) -> None:
         with self._lock:
@@ -180,9 +186,9 @@ class AcpServer:
             self._prompt_count -= request.method == "session/prompt"
             self._lock.notify_all()
 
-    def open_session(self, name: str, session_id: str) -> OpenedSession:
-        """The session that `name` names, for the editor's `session_id`. ClientError if there is none."""
-        found = self._client.call("sessions.resolve", key=name, timeout_s=None)
+    def open_session(self, session_id: str) -> OpenedSession:
+        """The session that the editor calls so. ClientError if there is none."""
+        found = self._client.call("sessions.resolve", key=session_id)
         return self._make_session(found["key"], session_id)
 
     def _make_session(self, key: str, session_id: str) -> OpenedSession:
@@ -264,6 +270,10 @@ class AcpServer:
 def _refuse_more() -> NoReturn:
     text = f"{MAX_SESSIONS} sessions are open; close one first (session/close)"
     raise Refusal(frames.INTERNAL_ERROR, text, {"type": "overloaded"})
+
+
+def _refuse_unopened(session_id: str) -> NoReturn:
+    raise refuse_unopened(session_id)
 
 
 def _initialize(params: dict[str, Any]) -> dict[str, Any]:

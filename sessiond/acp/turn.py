@@ -34,10 +34,7 @@ class EditorTurn:
         self._is_cancelled = False
         self._running: tuple[Client, str, str] | None = None  # with the key of the session and the id of the run
         self._is_abort_due = False
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._is_cancelled
+        self._was_aborted = False  # the daemon knows that it is to end the run
 
     def cancel(self) -> None:
         """Have the turn end soon, as cancelled. Does not wait."""
@@ -64,7 +61,15 @@ class EditorTurn:
             try:
                 return self._send(session, params)
             except ClientError as error:
-                raise refusal_of(error) from None
+                return self._end_at(error, session)
+
+    def _end_at(self, error: ClientError, session: OpenedSession) -> dict[str, Any]:
+        """The result of a prompt that met this error: the protocol knows none of one that was cancelled. Refusal."""
+        if not self._is_cancelled:
+            raise refusal_of(error) from None
+        if self._running is not None and not self._was_aborted:
+            session.say(f"The agent may be at work still: it was not told of the cancellation. {error}")
+        return {"stopReason": "cancelled"}
 
     def _send(self, session: OpenedSession, params: dict[str, Any]) -> dict[str, Any]:
         session.follow_again()
@@ -107,6 +112,7 @@ class EditorTurn:
         client, key, run_id = running
         try:
             client.call("chat.abort", sessionKey=key, runId=run_id, timeout_s=CALL_S)
+            self._was_aborted = True
         except ClientError:
             self._is_abort_due = True
 

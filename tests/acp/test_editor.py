@@ -122,6 +122,22 @@ def test_a_session_is_made_worked_in_listed_and_loaded_by_another_editor(
     assert json.loads(first.new_texts(session)[0].removeprefix("agent: ")) == ["where am I", "project", []]
 
 
+def test_a_session_that_has_said_no_folder_is_listed_in_its_agents_workspace(
+    acting: Daemon, editors: tuple[SdkEditor, SdkEditor]
+) -> None:
+    session = "0e821bfa-0000-4222-8333-0123456789ab"
+    folder = acting.store / "agents" / "elder" / "sessions"
+    folder.mkdir(parents=True)
+    header = {"type": "session", "version": 3, "id": session, "timestamp": "2026-01-01T00:00:00Z"}
+    (folder / f"{session}.jsonl").write_text(json.dumps(header) + "\n")
+
+    def rows() -> list[dict[str, Any]]:
+        return [row for row in listed(editors[0]) if row["sessionId"] == session]
+
+    acting.wait_for(rows, "the session is not listed")
+    assert rows()[0]["cwd"] == str(folder.parent / "workspace")
+
+
 def test_every_follower_sees_a_turn_live_and_only_others_see_the_prompt(
     acting: Daemon, editors: tuple[SdkEditor, SdkEditor], project: Path
 ) -> None:

@@ -121,6 +121,10 @@ def test_so_many_sessions_may_be_open_and_one_that_is_closed_makes_room(daemon: 
             with pytest.raises(CallRefused) as refused:
                 editor.call(method, sessionId="another", **place)
             assert refused.value.message == "64 sessions are open; close one first (session/close)"
+        for method in ("session/prompt", "session/close"):
+            with pytest.raises(CallRefused) as refused:
+                editor.call(method, sessionId="another", prompt=[])
+            assert (refused.value.code, "is not open here" in refused.value.message) == (-32002, True)
         editor.call("session/resume", sessionId=sessions[0], **place)  # open already
         editor.call("session/close", sessionId=sessions[0])
         assert editor.call("session/new", **place)["sessionId"] not in sessions
