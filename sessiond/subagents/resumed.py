@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from sessiond.config.settings import AgentConfig
 from sessiond.errors import NotFound, quote
+from sessiond.model.keys import SOURCES
 from sessiond.sessions.patch import Sees
 from sessiond.store.catalog import Catalog, Session
 from sessiond.tasks import run_in_thread
@@ -30,13 +30,13 @@ class ResumedSession(msgspec.Struct, frozen=True):
 
 
 async def find_resumed(
-    catalog: Catalog, agent: AgentConfig | None, child_key: str, native_id: str, *, sees: Sees, check: NativeCheck
+    catalog: Catalog, child_key: str, native_id: str, *, sees: Sees, check: NativeCheck
 ) -> ResumedSession:
     """The session with this id, which the child `child_key` is to go on with.
 
     NotFound if the agent does not know it, or if it is that of a session of the store that the caller may not see.
     """
-    known = _sessions_with(catalog, agent, native_id)
+    known = _sessions_with(catalog, native_id)
     if known and not any(sees(session.key) for session in known):
         raise _not_found(native_id, "the agent cannot go on with it")
     folders = [session.entry.cwd for session in known if session.entry.cwd is not None]
@@ -48,11 +48,13 @@ async def find_resumed(
     return ResumedSession(native_id, folder)
 
 
-def _sessions_with(catalog: Catalog, agent: AgentConfig | None, native_id: str) -> list[Session]:
-    """What the store has of it: the session of the program itself, or those of ours that are shown as that."""
-    preset = agent.runtime.preset if agent is not None else None
-    original = catalog.by_key.get(f"{preset}:{native_id}")
-    return [*catalog.natives.carriers(native_id), *([original] if original is not None else [])]
+def _sessions_with(catalog: Catalog, native_id: str) -> list[Session]:
+    """What the store has of it: the session of the program itself, or those of ours that are shown as that.
+
+    Of all programs: which one an agent's command starts in the end is not known.
+    """
+    originals = (catalog.by_key.get(f"{source}:{native_id}") for source in SOURCES)
+    return [*catalog.natives.carriers(native_id), *(session for session in originals if session is not None)]
 
 
 def _first_there(folders: list[str]) -> str | None:

@@ -161,8 +161,7 @@ class Spawner:
         native_id = wanted.request.resume_session_id
         if native_id is None:
             return None
-        agent = self._config().agent(agent_of(child_key))
-        return await find_resumed(self._store.catalog, agent, child_key, native_id, sees=sees, check=self._check_native)
+        return await find_resumed(self._store.catalog, child_key, native_id, sees=sees, check=self._check_native)
 
     async def _make(
         self, requester: Session, wanted: SpawnOrder, child: Child, prepared: PreparedFiles

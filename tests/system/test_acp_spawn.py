@@ -134,14 +134,18 @@ def test_a_run_of_an_acp_agent_spawns_over_mcp(acp: Daemon) -> None:
 def test_a_refused_spawn_makes_nothing(
     params: dict[str, Any], code: int, reason: str | None, sentence: str, acp: Daemon
 ) -> None:
-    before = [row["key"] for row in acp.rows()]
+    before = children(acp)
     answer = SINGLE_CALLS["ndjson"](acp, "sessiond", None, "sessions_spawn", {"task": "x", **params})
     error = answer["error"]
     assert (error["code"], error["data"].get("code")) == (code, reason), error
     assert sentence in error["message"]
     if reason == "native_session_not_found":
         assert error["data"]["resumeSessionId"] == "gone" and "'gone'" in error["message"]
-    assert [row["key"] for row in acp.rows()] == before
+    assert children(acp) == before
+
+
+def children(daemon: Daemon) -> list[str]:
+    return [row["key"] for row in daemon.rows() if ":subagent:" in row["key"]]
 
 
 def claude(home: ClaudeHome) -> str:
@@ -149,8 +153,10 @@ def claude(home: ClaudeHome) -> str:
     runtime = f'{{ type = "acp", preset = "claude", command = {json.dumps(command)} }}'
     return (
         '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'
-        'subagents = { allowAgents = ["worker"], announce = "reply" }\n[tools.sessions]\nvisibility = "self"\n'
+        'subagents = { allowAgents = ["*"], announce = "reply" }\n[tools.sessions]\nvisibility = "self"\n'
         f'[[agents.list]]\nid = "worker"\nworkspace = {json.dumps(str(home.workspace))}\nruntime = {runtime}\n'
+        f'[[agents.list]]\nid = "plain"\nworkspace = {json.dumps(str(home.project))}\n'
+        f'runtime = {{ type = "acp", command = {json.dumps(command)} }}\n'
     )
 
 
@@ -171,6 +177,8 @@ async def test_a_session_of_the_program_is_resumed_in_its_own_folder(tmp_path: P
         assert KEY in parts.services.store.catalog.by_key
         caller = Caller(kind="token", scopes=frozenset({"spawn"}), session_key="agent:main:main", token_id="t")
         async with parts.connect(caller) as run:
-            for native_id in (ID, "0e821bfa-0000-4222-8333-0123456789ab"):
-                error = await run.failure("sessions_spawn", **SPAWN, resumeSessionId=native_id)
-                assert error["data"]["code"] == "native_session_not_found", error
+            for agent_id in ("worker", "plain"):  # of `plain` nobody knows that it is Claude Code
+                for native_id in (ID, "0e821bfa-0000-4222-8333-0123456789ab"):
+                    asked = {**SPAWN, "agentId": agent_id, "resumeSessionId": native_id}
+                    error = await run.failure("sessions_spawn", **asked)
+                    assert error["data"]["code"] == "native_session_not_found", error

@@ -15,7 +15,7 @@ from sessiond.runtimes.output import decode_object
 from sessiond.runtimes.presets.fields import text
 
 RequestId = int | str | None
-METHOD_NOT_FOUND, INTERNAL_ERROR = -32601, -32603
+AUTH_REQUIRED, METHOD_NOT_FOUND, INTERNAL_ERROR = -32000, -32601, -32603
 # How much of a line that is no frame is kept for an error.
 _SAMPLE_BYTES = 200
 # What is nested deeper is left out: a record, which may nest it some levels deeper, could not be stored.

@@ -31,7 +31,6 @@ _LONG_FRAME_BYTES = 256 * 1024
 _LINES_AT_ONCE = 64
 # How long a process that has closed its output may take to exit.
 _EXIT_S = 2.0
-AUTH_REQUIRED = -32000
 
 
 class CannotServe(Exception):
@@ -187,7 +186,7 @@ class AgentProcess:
     def explain_refusal(self, error: AgentRefused, what: str) -> str:
         """A sentence about an error of the agent: what it did, and what to do next where it wants a login."""
         said = f"the agent {what}: {error.message or f'error {error.code}'}"
-        if error.code != AUTH_REQUIRED:
+        if error.code != frames.AUTH_REQUIRED:
             return said
         methods = ", ".join(quote(one) for one in self.capabilities.methods[:5]) or "(it names none)"
         return (

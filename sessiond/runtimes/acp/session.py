@@ -16,8 +16,9 @@ import trio
 from sessiond.errors import quote
 from sessiond.model.record import NATIVE
 from sessiond.runtimes.acp.connection import AgentRefused
+from sessiond.runtimes.acp.frames import AUTH_REQUIRED
 from sessiond.runtimes.acp.options import SessionChoices
-from sessiond.runtimes.acp.process import AUTH_REQUIRED, AgentProcess, CannotServe
+from sessiond.runtimes.acp.process import AgentProcess, CannotServe
 from sessiond.runtimes.presets.fields import array, table, text
 from sessiond.runtimes.runtime import RunSink, RunSpec
 
