@@ -102,6 +102,8 @@ async def talk(make_conversation: Any) -> AsyncIterator[Callable[..., Conversati
         yield lambda *options, **fields: make_conversation(agents, acp_agent(*options, **fields))
 
 
+# With the reason that is on record.
+DENIED = "(permission denied: REASON) !"
 TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("hello there", ["hello there"], {"reply": "hello there"}),
     ("messages", ["(hm)+one two", "three", "four"], {"reply": "four"}),
@@ -114,14 +116,26 @@ TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
         ["call execute+yes", "result execute: (the turn ended before this call had a result) !"],
         {"reply": "yes"},
     ),
-    ("permission execute allow_always,reject_once", ["call execute+always"], {"reply": "always"}),
-    ("permission execute reject_once", ["call execute+cancelled"], {"reply": "cancelled"}),
-    ("permission read reject_always,allow_once", ["call read+never"], {"reply": "never"}),
-    ("permission read allow_once", ["call read+cancelled"], {"reply": "cancelled"}),
-    ("permission edit", ["call edit+no"], {"reply": "no"}),
+    (
+        "permission execute allow_always,reject_once",
+        ["call execute+always", "result execute: (the turn ended before this call had a result) !"],
+        {"reply": "always"},
+    ),
+    ("permission execute reject_once", ["call execute+cancelled", f"result execute: {DENIED}"], {"reply": "cancelled"}),
+    ("permission read reject_always,allow_once", ["call read+never", f"result read: {DENIED}"], {"reply": "never"}),
+    ("permission read allow_once", ["call read+cancelled", f"result read: {DENIED}"], {"reply": "cancelled"}),
+    ("permission edit", ["call edit+no", f"result edit: {DENIED}"], {"reply": "no"}),
     ("unknown", ["done"], {"reply": "done"}),
     ("malformed", ["done"], {"reply": "done"}),
-    ("open", ["call Left open+call own_name", 'result own_name: {"x":1}'], {"reply": ""}),
+    (
+        "open",
+        [
+            "call Left open+call own_name",
+            'result own_name: {"x":1}',
+            "result Left open: (the turn ended before this call had a result) !",
+        ],
+        {"reply": ""},
+    ),
     ("stop max_tokens", ["stopped"], {"reply": "stopped", "stop_reason": "max_tokens"}),
     ("stop max_turn_requests", ["stopped"], {"stop_reason": "max_turn_requests"}),
     ("stop of_the_future", ["stopped"], {"stop_reason": "of_the_future", "error": None}),
@@ -139,7 +153,8 @@ async def test_what_an_agent_does_in_a_turn_becomes_messages(talk: Any) -> None:
     conversation = talk("noise", permissions="deny", permission_rules={"execute": "allow", "edit": "ask"})
     for text, shape, expected in TURNS:
         outcome = await conversation.say(text)
-        assert conversation.shape()[: len(shape)] == shape, text
+        reasons = [one["reason"] for one in conversation.answers()]
+        assert conversation.shape() == [one.replace("REASON", "".join(reasons)) for one in shape], text
         assert expected.items() <= msgspec.structs.asdict(outcome).items(), (text, outcome)
         match text:
             case "messages":
