@@ -21,7 +21,9 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """A token as `tokens.list` shows it. Source: protocol.md, "The gateway's calls"."""
 
     id: Annotated[str, Meta(description="The token's id.")]
-    scopes: Annotated[tuple[str, ...], Meta(description="Its scopes: some of list, read, send, spawn and admin.")]
+    scopes: Annotated[
+        tuple[str, ...], Meta(description="Its scopes: some of list, read, send, spawn, answer and admin.")
+    ]
     issued_at: Annotated[int, Meta(description="When it was issued, in milliseconds since 1970.")]
     expires_at: Annotated[int, Meta(description="When it expires, in milliseconds since 1970.")]
     session_key: Annotated[str | None, Meta(description="The session that it acts as.")] = None

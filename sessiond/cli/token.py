@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SCOPES = ("list", "read", "send", "spawn", "admin")
+SCOPES = ("list", "read", "send", "spawn", "answer", "admin")
 
 
 def show(tokens: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:

@@ -1,4 +1,4 @@
-"""The composition root: builds every part and puts them together. Knows everything, decides nothing."""
+"""The composition root: opens the store, builds the parts, puts them to work, and recovers what a crash interrupted."""
 
 from __future__ import annotations
 
@@ -6,54 +6,31 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import msgspec
 import structlog
 import trio
 
-import sessiond
-from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
-from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
-from sessiond.conversations.continuing import Continuations
-from sessiond.conversations.provenance import ProvenanceStamp
-from sessiond.conversations.reply_back import ReplyBack
-from sessiond.conversations.send import MessageSender
-from sessiond.daemon.credentials import RunCredentials
-from sessiond.daemon.host import DaemonHost
+from sessiond.conversations.announce_step import make_policy_check
 from sessiond.daemon.logs import FaultLog
+from sessiond.daemon.parts import DaemonParts, watcher_backend
 from sessiond.daemon.saver import IndexSaver
 from sessiond.delivery.channels import Channels
-from sessiond.delivery.outbox import Outbox, open_outbox
-from sessiond.events.bus import EventBus
-from sessiond.events.feed import TranscriptFeed
-from sessiond.events.watch import Kind, Watcher, open_watcher
+from sessiond.delivery.outbox import open_outbox
+from sessiond.events.watch import Watcher, open_watcher
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
-from sessiond.model.caller import Caller
 from sessiond.model.keys import KeyRules
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
-from sessiond.rpc.openrpc import openrpc_document
-from sessiond.runs.recovery import recover
-from sessiond.runs.supervisor import RunSupervisor
 from sessiond.runtimes import launcher
-from sessiond.runtimes.attached import AttachedAgents
-from sessiond.sessions.lifecycle import SessionChanges
-from sessiond.sessions.tokens import Tokens
-from sessiond.sources.sources import Sources
 from sessiond.store import dirfd, layout
 from sessiond.store.loading import load_sessions
 from sessiond.store.scan import Progress
 from sessiond.store.store import SessionStore, open_store
-from sessiond.subagents.announce import Announcer
-from sessiond.subagents.archive import ArchiveSweep
-from sessiond.subagents.spawn import Spawner
 from sessiond.transports.active_connections import ActiveConnections
-from sessiond.trigrams.index import TrigramIndex
 
 log = structlog.get_logger("sessiond")
 
@@ -123,7 +100,7 @@ async def open_app(
         parts = await opened.enter_async_context(_open_parts(store, config, sockets, clock, ids, environ=environ))
         services = parts.services
         dispatcher = _build_dispatcher(services, config, clock)
-        async with open_watcher(_backend(config)) as watcher, trio.open_nursery() as background:
+        async with open_watcher(watcher_backend(config)) as watcher, trio.open_nursery() as background:
             watching(watcher.backend)
             loading = trio.CancelScope()
             background.start_soon(_load, parts, watcher, background, progress, loading)
@@ -155,13 +132,13 @@ def _build_dispatcher(services: Services, config: Config, clock: Clock) -> Dispa
 
 
 async def _load(
-    parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress, scope: trio.CancelScope
+    parts: DaemonParts, watcher: Watcher, background: trio.Nursery, progress: Progress, scope: trio.CancelScope
 ) -> None:
     with scope:
         await _load_and_recover(parts, watcher, background, progress)
 
 
-async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nursery, progress: Progress) -> None:
+async def _load_and_recover(parts: DaemonParts, watcher: Watcher, background: trio.Nursery, progress: Progress) -> None:
     """Read the store, continue what a crash interrupted, and set `loaded`: everything is at work then."""
     parts.feed.watch_early(watcher)
     await load_sessions(parts.store, progress)
@@ -169,6 +146,7 @@ async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nu
         log.warning("passed over", path=problem.path, reason=problem.reason)
     background.start_soon(parts.feed.run, watcher)
     background.start_soon(parts.saver.run)
+    background.start_soon(parts.questions.run)
     await background.start(parts.host.acp_agents.run)
     await background.start(parts.supervisor.run)
     await parts.recover()
@@ -183,7 +161,7 @@ async def _load_and_recover(parts: _Parts, watcher: Watcher, background: trio.Nu
 @asynccontextmanager
 async def _open_parts(
     store: SessionStore, config: Config, sockets: Path, clock: Clock, ids: Ids, *, environ: Mapping[str, str]
-) -> AsyncIterator[_Parts]:
+) -> AsyncIterator[DaemonParts]:
     """All parts, none of them running yet."""
     # Channels and outbox read the current configuration from the parts, which are built after them.
     channels = Channels(
@@ -200,7 +178,9 @@ async def _open_parts(
         settings=lambda: parts.config().delivery,
         allowed=make_policy_check(store, lambda: parts.config()),  # noqa: PLW0108 - made below
     ) as outbox:
-        parts = _Parts(store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids, environ=environ)
+        parts = DaemonParts(
+            store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids, environ=environ
+        )
         yield parts
 
 
@@ -213,184 +193,3 @@ async def _programs(store: SessionStore) -> AsyncIterator[None]:
             if not over:
                 log.warning("a program of an earlier daemon is still there; it may work beside the next run")
             yield
-
-
-def _backend(config: Config) -> Kind:
-    # `store.watcher` is its older name.
-    return config.watch.backend if config.watch.backend != "auto" else config.store.watcher
-
-
-class _Parts:
-    """The parts of one daemon, built in the order of their dependencies.
-
-    Where two of them depend on each other, the first gets a function that looks up the second when it is called.
-    """
-
-    services: Services
-
-    def __init__(
-        self,
-        store: SessionStore,
-        channels: Channels,
-        outbox: Outbox,
-        *,
-        config: Config,
-        sockets: Path,
-        clock: Clock,
-        ids: Ids,
-        environ: Mapping[str, str],
-    ) -> None:
-        self.store, self.channels, self.outbox = store, channels, outbox
-        self.clock, self.ids = clock, ids
-        self.bus, self.active_connections, self.attachments = (
-            EventBus(),
-            ActiveConnections(),
-            AttachmentService(ids=ids),
-        )
-        self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._close_connections)
-        self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
-        self.host = self._build_host(sockets)
-        self.supervisor = RunSupervisor(store, self.bus, self.host, clock, ids, follow_ups=self.follow_ups)
-        self.feed = TranscriptFeed(
-            store,
-            self.bus,
-            on_lost=self.supervisor.handle_missing_transcript,
-            on_found=self.supervisor.handle_restored_transcript,
-        )
-        self.saver = IndexSaver(store, self.feed, clock)
-        self.sources = Sources(store, self.feed, lambda: self.config().sources, environ=environ, kind=_backend(config))
-        self.search_index = TrigramIndex(store, lambda: self.config().search, is_settled=self._knows_all_sessions)
-        self.session_changes = SessionChanges(store, lambda session: self.archive.put_away(session))  # noqa: PLW0108
-        self.continuations = Continuations(
-            self.session_changes, self.config, complete=self.sources.complete, environ=environ
-        )
-        self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
-        self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
-        self.spawner = self._build_spawner()
-        self.conversations = ReplyBack(
-            store,
-            self.supervisor,
-            self.announcing,
-            self.config,
-            clock,
-            on_closed=lambda child: self.archive.conversation_over(child),  # noqa: PLW0108
-        )
-        self.archive = self._build_archive()
-        self.announcer = Announcer(
-            store,
-            self.supervisor,
-            self.config,
-            clock,
-            outgoing=self.announcing,
-            ended=self.archive.run_ended,
-            announced=self.archive.child_announced,
-        )
-        self.services = self._build_services(config)
-
-    def config(self) -> Config:
-        """The current configuration; a reload replaces it."""
-        return self.services.config
-
-    def follow_ups(self) -> tuple[Announcer, ReplyBack]:
-        """The parts that continue after the end of a run and after a restart. Each ignores runs of others."""
-        return self.announcer, self.conversations
-
-    def _knows_all_sessions(self) -> bool:
-        return self.sources.listed.is_set() and not self.sources.partial_count
-
-    def _is_live(self, run_id: str) -> bool:
-        return run_id in self.supervisor.registry.live
-
-    def _close_connections(self, has_invalid_token: Callable[[Caller], bool]) -> None:
-        """Close the connections whose token has become invalid."""
-        self.services.budgets.closed["token_over"] += self.active_connections.close_where(has_invalid_token)
-
-    def _run_scopes(self, key: str) -> frozenset[str]:
-        return self.services.run_scopes(key)
-
-    def _build_host(self, sockets: Path) -> DaemonHost:
-        credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
-        credentials.clear()
-        return DaemonHost(self.config, self.store, self.attached, credentials, sockets / "agent.sock", clock=self.clock)
-
-    def _build_spawner(self) -> Spawner:
-        return Spawner(
-            self.store,
-            self.supervisor,
-            self.attachments,
-            self.channels,
-            self.config,
-            clock=self.clock,
-            ids=self.ids,
-            workspace=self.host.workspace,
-            sandboxed=self.host.is_sandboxed,
-            check_native=self.host.check_native,
-        )
-
-    def _build_archive(self) -> ArchiveSweep:
-        return ArchiveSweep(
-            self.store,
-            self.feed,
-            self.session_changes,
-            self.supervisor,
-            self.attachments,
-            journal=self.spawner.journal,
-            config=self.config,
-            clock=self.clock,
-            workspace=self.host.workspace,
-            has_open_conversation=self.conversations.has_open_conversation,
-        )
-
-    def _build_sender(self) -> MessageSender:
-        return MessageSender(
-            self.store,
-            self.supervisor,
-            self.provenance,
-            self.config,
-            self.clock,
-            session_changes=self.session_changes,
-            feed=self.feed,
-            attached=self.attached,
-            attachments=self.attachments,
-            journal=self.spawner.journal,
-            workspace=self.host.workspace,
-        )
-
-    def _build_services(self, config: Config) -> Services:
-        return Services(
-            store=self.store,
-            bus=self.bus,
-            feed=self.feed,
-            supervisor=self.supervisor,
-            attached=self.attached,
-            acp_agents=self.host.acp_agents,
-            session_changes=self.session_changes,
-            tokens=self.tokens,
-            spawner=self.spawner,
-            attachments=self.attachments,
-            sends=self._build_sender(),
-            continuations=self.continuations,
-            provenance=self.provenance,
-            announcing=self.announcing,
-            channels=self.channels,
-            outbox=self.outbox,
-            config=config,
-            clock=self.clock,
-            ids=self.ids,
-            version=sessiond.__version__,
-            started_ms=self.clock.wall_ms(),
-            last_save=lambda: self.saver.last_save_ms,
-            discover=_openrpc,
-            sources=self.sources,
-            search_index=self.search_index,
-        )
-
-    async def recover(self) -> None:
-        """Continue what a crash interrupted: runs, spawns, announcements, conversations."""
-        await recover(self.store, self.supervisor, self.follow_ups(), remove_files=self.spawner.recover)
-
-
-@cache
-def _openrpc() -> msgspec.Raw:
-    """The OpenRPC document. Cached, because building it takes 25 ms and any caller may ask for it."""
-    return msgspec.Raw(msgspec.json.encode(openrpc_document(METHODS, title="sessiond", version=sessiond.__version__)))

@@ -23,7 +23,7 @@ from sessiond.methods.following import EventFilter
 from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
 from sessiond.model.caller import Caller
-from sessiond.model.event import Event, MessageEvent, ResyncEvent
+from sessiond.model.event import Event, MessageEvent, QuestionAsked, QuestionClosed, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
@@ -174,7 +174,7 @@ class SseSink:
     async def _send(self, event: Event) -> None:
         agent = self._stream.caller.agent_id
         masks = self._services.patterns() if self._services.masks(self._stream.caller) else None
-        _, params = await self._services.describe_event(event, agent, masks)
+        _, params = await self._services.describe_event(event, agent, masks, self._stream.caller)
         data = msgspec.json.encode(params)
         match event:
             case MessageEvent(cursor=cursor):
@@ -187,6 +187,11 @@ class SseSink:
 
 
 def _live_name(event: Event) -> str:
+    match event:
+        case QuestionAsked():
+            return "question.asked"
+        case QuestionClosed():
+            return "question.answered"
     names = {"session.delta": "delta", "session.thought": "thought", "session.tool": "tool"}
     return names.get(getattr(event, "method", ""), "changed")
 

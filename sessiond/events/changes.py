@@ -6,8 +6,9 @@ import msgspec
 
 from sessiond.events.subscription import FollowPlace
 from sessiond.model import lax
-from sessiond.model.event import ChangedEvent, Phase
-from sessiond.model.record import ENTRY, FINAL, RUN, Record
+from sessiond.model.event import ChangedEvent, Phase, QuestionAsked, QuestionClosed
+from sessiond.model.question import read_answer, read_question
+from sessiond.model.record import ANSWER, ENTRY, FINAL, QUESTION, RUN, Record
 from sessiond.store.catalog import Session
 from sessiond.store.folded_steps import FoldedLine
 
@@ -42,6 +43,10 @@ def change_of(record: Record) -> tuple[Phase, str | None] | None:
         return "message", None
     if record.custom_type == ENTRY or record.type in ("model_change", "thinking_level_change", "session_info"):
         return "patch", None
+    if record.custom_type == QUESTION:
+        return ("patch", "question") if read_question(record.data) is not None else None
+    if record.custom_type == ANSWER:
+        return ("patch", "answer") if read_answer(record.data) is not None else None
     if record.custom_type != RUN:
         return None
     data = lax.decode_fitting(record.data, _RunNews) or _RunNews()
@@ -57,3 +62,16 @@ def change_of(record: Record) -> tuple[Phase, str | None] | None:
             return "patch", "queued"
         case _:
             return None
+
+
+def question_event(session: Session, record: Record) -> QuestionAsked | QuestionClosed | None:
+    """The event of a record about a question, None for any other record."""
+    entry = session.entry
+    key = entry.attends or session.key
+    if record.custom_type == QUESTION:
+        asked = read_question(record.data)
+        return QuestionAsked(key, asked, entry.spawned_by) if asked is not None else None
+    if record.custom_type == ANSWER:
+        answer = read_answer(record.data)
+        return QuestionClosed(key, answer, entry.spawned_by) if answer is not None else None
+    return None

@@ -6,7 +6,7 @@ Knows the store and the bus. Does not read files.
 from __future__ import annotations
 
 from sessiond.events.bus import EventBus
-from sessiond.events.changes import change_of, changed_event, end_place_of
+from sessiond.events.changes import change_of, changed_event, end_place_of, question_event
 from sessiond.events.replay import message_event
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, Phase
@@ -52,6 +52,8 @@ class Publisher:
                 self._bus.publish(
                     message_event(self._store, session, step.line, step.seq, step.check, part_of=step.part_of)
                 )
+            elif (asked := question_event(session, record)) is not None:
+                self._bus.publish(asked)
             if self._bus.watched and (change := change_of(record)) is not None:
                 self._bus.publish(changed_event(session, step, *change))
 

@@ -8,6 +8,7 @@ from typing import Any
 from sessiond.config.settings import Config
 from sessiond.events import replay
 from sessiond.events.subscription import Subscription
+from sessiond.methods.question_view import reads_questions
 from sessiond.methods.services import QUICK_BYTES, Context, Services
 from sessiond.model.caller import Caller
 from sessiond.model.event import Event, approximate_bytes
@@ -76,6 +77,10 @@ class PeerSink:
     def reads(self) -> bool:
         return self._peer.caller.has("read")
 
+    @property
+    def reads_questions(self) -> bool:
+        return reads_questions(self._peer.caller)
+
     def encode_notification(self, method: str, params: Any) -> bytes:
         return self._peer.encode_notification(method, params)
 
@@ -91,7 +96,7 @@ class PeerSink:
 
     async def _make(self, event: Event) -> bytes:
         masks = self._services.patterns() if self.masks else None
-        method, params = await self._services.describe_event(event, self.agent_id, masks, titled=self.reads)
+        method, params = await self._services.describe_event(event, self.agent_id, masks, self._peer.caller)
         return await self._peer.encode_slowly(method, params)
 
     async def room(self) -> None:

@@ -37,7 +37,7 @@ class CallerInfo(Result, frozen=True, kw_only=True):
     session_key: Annotated[str | None, says("The session that the connection acts as.")] = None
     agent_id: Annotated[str | None, says("The agent that it belongs to.")] = None
     sandboxed: Annotated[bool, says("Whether the caller is sandboxed, and sees at most its own tree of sessions.")]
-    scopes: Annotated[list[str], says("Its scopes: some of list, read, send, spawn and admin.")]
+    scopes: Annotated[list[str], says("Its scopes: some of list, read, send, spawn, answer and admin.")]
 
 
 class InitializeResult(Result, frozen=True, kw_only=True):
@@ -64,6 +64,7 @@ def handle(ctx: Context, params: InitializeParams) -> InitializeResult:
         services.channels.renew(peer)
     elif peer.caller.kind == "nobody":
         raise Unauthenticated("This socket needs a token; `sessiond token mint` makes one.")
+    peer.client_name = params.client.name
     caller, limits = peer.caller, services.config.limits
     return InitializeResult(
         protocol=params.protocol,

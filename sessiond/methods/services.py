@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +24,19 @@ from sessiond.delivery.outbox import Outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
+from sessiond.methods.question_view import reads_questions
 from sessiond.methods.wire import Encoder, describe_event
-from sessiond.model.caller import SCOPES, Caller
+from sessiond.model.caller import RUN_SCOPES, Caller
 from sessiond.model.entry import Entry
 from sessiond.model.event import Event, approximate_bytes
 from sessiond.model.keys import KeyRules, is_subagent
-from sessiond.model.row import Row, title_of
+from sessiond.model.row import Row, title_of, with_texts
 from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets, mask_title
 from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
+from sessiond.questions.desk import QuestionDesk
 from sessiond.rpc.budget import Budgets
 from sessiond.rpc.method import Context as RpcContext
 from sessiond.runs.run import Run
@@ -94,6 +97,7 @@ class Services:
     discover: Callable[[], msgspec.Raw]
     sources: Sources
     search_index: TrigramIndex
+    questions: QuestionDesk
     document: msgspec.Raw | None = None  # the result of `discover`, cached
     time_slicer: TimeSlicer = field(default_factory=TimeSlicer)
     # A slicer of its own, so that masking and searches do not wait for each other.
@@ -115,10 +119,10 @@ class Services:
         self.page = PageAccess(self.tokens, self.clock)
 
     def run_scopes(self, key: str) -> frozenset[str]:
-        """The scopes of a run in this session: a sub-agent has those of the configuration, others all but `admin`."""
+        """The scopes of a run in this session: a sub-agent has those of the configuration, others RUN_SCOPES."""
         if is_subagent(key):
             return child_scopes(self.config.tools.subagents.tools.allow)
-        return frozenset(scope for scope in SCOPES if scope != "admin")
+        return RUN_SCOPES
 
     def patterns(self) -> Patterns:
         """The patterns of secrets in the configuration."""
@@ -168,8 +172,10 @@ class Services:
         rows = [listing.row(self.store, session, caller.agent_id, sight) for session in sessions]
         if title_for is title_of:
             return rows
+        patterns = self.patterns()
+        mask = (lambda title: mask_title(title, patterns)) if caller.has("read") else None
         pairs = zip(rows, sessions, strict=True)
-        return [msgspec.structs.replace(row, title=title_for(session.entry)) for row, session in pairs]
+        return [with_texts(row, title_for(session.entry), mask) for row, session in pairs]
 
     def masks(self, caller: Caller) -> bool:
         """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""
@@ -209,15 +215,17 @@ class Services:
         return shown, found
 
     async def describe_event(
-        self, event: Event, agent: str | None, masks: Patterns | None, *, titled: bool = True
+        self, event: Event, agent: str | None, masks: Patterns | None, caller: Caller
     ) -> tuple[str, dict[str, Any]]:
-        """As `wire.describe_event`; a long event is masked in a worker thread."""
+        """As `wire.describe_event`, for this caller; a long event is masked in a worker thread."""
+        titled, with_questions = caller.has("read"), reads_questions(caller)
+        work = partial(describe_event, self.store, event, agent, masks, titled=titled, with_questions=with_questions)
         if masks is None or approximate_bytes(event) < QUICK_BYTES:
-            return describe_event(self.store, event, agent, masks, titled=titled)
+            return work()
         found: list[tuple[str, dict[str, Any]]] = []
 
         def describe() -> Iterator[None]:
-            found.append(describe_event(self.store, event, agent, masks, titled=titled))
+            found.append(work())
             yield
 
         await self.masking.run(describe())

@@ -30,6 +30,9 @@ class SessionsPatchParams(Params, frozen=True, kw_only=True):
     send_policy: Annotated[
         Annotated[str, allow_words(SEND_POLICIES)] | UnsetType | None, says("Whether messages may be sent to it.")
     ] = UNSET
+    notify: Annotated[bool | UnsetType | None, says("Whether its owner is told of the end of each of its runs.")] = (
+        UNSET
+    )
     context_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_WHOLE)] | UnsetType | None, says("The size of its context window in tokens.")
     ] = UNSET

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sessiond.methods import (
     agent_wait,
+    agents_ask,
     agents_attach,
     agents_list,
     channels_attach,
@@ -18,6 +19,8 @@ from sessiond.methods import (
     http_open,
     initialize,
     ping,
+    questions_answer,
+    questions_list,
     rpc_discover,
     run_event,
     sessions_create,
@@ -75,6 +78,9 @@ METHODS: tuple[Method, ...] = tuple(
         agents_attach,
         channels_attach,
         run_event,
+        agents_ask,
+        questions_list,
+        questions_answer,
         chat_abort,
         sessions_kill,
         sessions_steer,

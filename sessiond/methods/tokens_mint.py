@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sessiond.errors import InvalidParams, quote
+from sessiond.errors import Forbidden, InvalidParams, quote
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.model.caller import SCOPES
@@ -39,6 +39,10 @@ class TokensMintResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
     services = ctx.services
+    # `admin` implies every other scope.
+    lacking = [scope for scope in params.scopes if scope == "answer" and not ctx.caller.has(scope)]
+    if lacking:
+        raise Forbidden("a token gets the scope `answer` from a caller only that has it itself", code="token_wider")
     key = None
     if params.session_key is not None:
         # The session need not exist yet: a token may be minted before its first message.

@@ -10,8 +10,18 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sessiond.model.event import TEXT_METHODS, ChangedEvent, Event, LiveEvent, MessageEvent, ResyncEvent
-from sessiond.model.row import Row, row_of
+from sessiond.methods.question_view import QuestionSight, as_fields, view_answer, view_question
+from sessiond.model.event import (
+    TEXT_METHODS,
+    ChangedEvent,
+    Event,
+    LiveEvent,
+    MessageEvent,
+    QuestionAsked,
+    QuestionClosed,
+    ResyncEvent,
+)
+from sessiond.model.row import Row, row_of, with_texts
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import mask_next, mask_title
 from sessiond.store.store import SessionStore
@@ -26,7 +36,7 @@ _decode_usage = msgspec.json.Decoder(_UsageOnly).decode
 
 class EventWire(Protocol):
     """What the frame depends on: the codec, the agent whose main session is shown as `main`, and whether the caller may
-    read messages, and secrets only masked.
+    read messages, and questions, and secrets only masked.
     """
 
     @property
@@ -37,6 +47,8 @@ class EventWire(Protocol):
     def masks(self) -> bool: ...
     @property
     def reads(self) -> bool: ...
+    @property
+    def reads_questions(self) -> bool: ...
     def encode_notification(self, method: str, params: Any) -> bytes: ...
 
 
@@ -46,7 +58,7 @@ class Encoder:
     def __init__(self, store: SessionStore, patterns: Callable[[], Patterns]) -> None:
         self._store, self._patterns = store, patterns
         self._event: Event | None = None
-        self._frames: dict[tuple[str, str | None, bool, bool], bytes] = {}
+        self._frames: dict[tuple[str, str | None, bool, bool, bool], bytes] = {}
 
     def frame(self, event: Event, wire: EventWire) -> bytes:
         """The frame of the event for this connection."""
@@ -54,20 +66,30 @@ class Encoder:
             self._event = event
             self._frames.clear()
         agent = wire.agent_id if isinstance(event, ChangedEvent) else None
-        which = (wire.codec, agent, wire.masks, wire.reads)
+        which = (wire.codec, agent, wire.masks, wire.reads, wire.reads_questions)
         frame = self._frames.get(which)
         if frame is None:
             masks = self._patterns() if wire.masks else None
-            frame = wire.encode_notification(*describe_event(self._store, event, agent, masks, titled=wire.reads))
+            described = describe_event(
+                self._store, event, agent, masks, titled=wire.reads, with_questions=wire.reads_questions
+            )
+            frame = wire.encode_notification(*described)
             self._frames[which] = frame
         return frame
 
 
 def describe_event(
-    store: SessionStore, event: Event, agent: str | None, masks: Patterns | None, *, titled: bool = True
+    store: SessionStore,
+    event: Event,
+    agent: str | None,
+    masks: Patterns | None,
+    *,
+    titled: bool = True,
+    with_questions: bool = True,
 ) -> tuple[str, dict[str, Any]]:
-    """The notification's method and params, secrets masked with `masks`; without `titled`, rows have no title.
+    """The notification's method and params, secrets masked with `masks`.
 
+    Without `titled` rows have no title, without `with_questions` questions have no texts.
     Source: protocol.md, "Events".
     """
     match event:
@@ -84,6 +106,12 @@ def describe_event(
         case LiveEvent():
             fields = event.fields if masks is None else _mask_fields(event, masks)
             return event.method, {"sessionKey": event.key, **fields}
+        case QuestionAsked():
+            asked = view_question(event.key, event.question, None, QuestionSight(with_questions, masks))
+            return "question.asked", {"sessionKey": event.key, "question": as_fields(asked)}
+        case QuestionClosed():
+            answer = as_fields(view_answer(event.answer, QuestionSight(with_questions, masks)))
+            return "question.answered", {"sessionKey": event.key, "id": event.answer.question_id, "answer": answer}
         case ResyncEvent():
             return "session.resync", {"sessionKey": event.key, "reason": event.reason, "cursor": event.cursor}
 
@@ -115,8 +143,10 @@ def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
 
 
 def _with_title(row: Row, masks: Patterns | None) -> Row:
-    """The row with its title masked; without one if there is nothing to mask it with."""
-    return msgspec.structs.replace(row, title=mask_title(row.title, masks) if masks is not None else None)
+    """The row with its titles masked; without them if there is nothing to mask them with."""
+    if masks is None:
+        return with_texts(row, None, None)
+    return with_texts(row, mask_title(row.title, masks), lambda title: mask_title(title, masks))
 
 
 def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:

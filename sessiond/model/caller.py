@@ -6,8 +6,10 @@ from typing import Literal
 
 import msgspec
 
-Scope = Literal["list", "read", "send", "spawn", "admin"]
-SCOPES: tuple[Scope, ...] = ("list", "read", "send", "spawn", "admin")
+Scope = Literal["list", "read", "send", "spawn", "answer", "admin"]
+SCOPES: tuple[Scope, ...] = ("list", "read", "send", "spawn", "answer", "admin")
+# What an agent gets unless the configuration says less: a run answers no questions and administers nothing.
+RUN_SCOPES: frozenset[Scope] = frozenset({"list", "read", "send", "spawn"})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +31,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_ms: int | None = None
 
     def has(self, scope: str) -> bool:
-        """Whether the caller holds `scope`; `admin` implies all."""
-        return scope in self.scopes or "admin" in self.scopes
+        """Whether the caller holds `scope`. `admin` implies all but `answer`, which is held by name only."""
+        return scope in self.scopes or ("admin" in self.scopes and scope != "answer")
 
 
 OWNER = Caller(kind="owner", scopes=frozenset(SCOPES))

@@ -19,6 +19,13 @@ MAX_ACCEPTED_RUNS = 1000
 # An entry keeps twice as many, because another program may have written as many into the file.
 MAX_OPEN_RUNS = 2 * MAX_ACCEPTED_RUNS
 
+# At most so many questions of a session are open: more than anybody reads.
+MAX_OPEN_QUESTIONS = 100
+# As above: another program may have written as many.
+MAX_QUESTION_REFS = 2 * MAX_OPEN_QUESTIONS
+# Beside the open ones an entry keeps so many questions that were closed, the newest.
+MAX_CLOSED_QUESTIONS = 20
+
 # A run id is also part of file names. Those of the daemon are `<session id>.<16 hex digits>`.
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
 
@@ -93,6 +100,18 @@ class ConversationRef(msgspec.Struct, frozen=True, rename="camel", gc=False):
     offset: Count
 
 
+class QuestionRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """A question and the offset of its record. `closed` is that of the record which closed it, unless it is open."""
+
+    id: str
+    offset: Count
+    asked_at: Milliseconds
+    title: str
+    run_id: RunId | None = None
+    expires_at: Milliseconds | None = None
+    closed: Count | None = None
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What is known of a session; times are milliseconds since 1970. Unset fields are absent on disk.
 
@@ -102,6 +121,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     made for the folder `cwd`, which is not the agent's workspace. `native_required`: the agent has to go on with the
     session `native_session_id` and no other; `native_cost_usd` is what the agent says that one has cost. `disorder_ms`
     is how far the time of a message lies behind that of the newest before it at most, 0 where all are in order of time.
+    `questions` are the open ones and the newest that were closed, as they were asked. `notify`: its owner wants to be
+    told when a run of it ends. `attends`: it holds what another program's session of that key asks and says, and has no
+    row of its own.
     """
 
     session_id: str
@@ -140,6 +162,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     native_cost_usd: Amount | None = None
     continues: ForeignKey | None = None
     keeps_cwd: bool | None = None
+    notify: bool | None = None
+    attends: ForeignKey | None = None
     inbox_cursor: str | None = None
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -157,6 +181,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     runs: tuple[LiveRun, ...] = ()
     keyed: tuple[KeyedRun, ...] = ()
     talks: tuple[ConversationRef, ...] = ()
+    questions: tuple[QuestionRef, ...] = ()
     source: SourceFacts | None = None
     file: FileFacts = FileFacts()
 
@@ -175,12 +200,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
         return self.native_session_id if self.native_session_id != resumed else None
 
     @property
+    def open_questions(self) -> list[QuestionRef]:
+        """The questions that nobody has answered yet, oldest first."""
+        return [ref for ref in self.questions if ref.closed is None]
+
+    @property
     def is_plausible(self) -> bool:
         """Whether the offsets in the entry can be right. For entries read from an index."""
         facts = self.file
-        if not self.runs and not self.talks:
+        if not self.runs and not self.talks and not self.questions:
             return facts.folded_to <= facts.bytes
-        if len(self.runs) > MAX_OPEN_RUNS:
+        if len(self.runs) > MAX_OPEN_RUNS or len(self.questions) > MAX_QUESTION_REFS + MAX_CLOSED_QUESTIONS:
             return False
         offsets = [*(run.offset for run in self.runs), *(talk.offset for talk in self.talks)]
+        offsets += [ref.offset for ref in self.questions]
+        offsets += [ref.closed for ref in self.questions if ref.closed is not None]
         return facts.folded_to <= facts.bytes and all(offset < facts.folded_to for offset in offsets)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from sessiond.model.entry import Entry
+from sessiond.model.question import Question, QuestionAnswer
 
 Phase = Literal["message", "start", "end", "error", "create", "patch", "reset", "delete", "archive"]
 ResyncReason = Literal["lagged", "rewritten", "reset"]
@@ -81,7 +82,26 @@ class ResyncEvent(msgspec.Struct, frozen=True):
     spawned_by: str | None = None
 
 
-Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent
+class QuestionAsked(msgspec.Struct, frozen=True):
+    """A question was asked in a session. `key` is that of the session that asks."""
+
+    key: str
+    question: Question
+    spawned_by: str | None = None
+
+
+class QuestionClosed(msgspec.Struct, frozen=True):
+    """A question was answered, has expired or was withdrawn."""
+
+    key: str
+    answer: QuestionAnswer
+    spawned_by: str | None = None
+
+
+Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent | QuestionAsked | QuestionClosed
+# They go to whoever may see that there is such a session, and a subscriber that is behind gets them too: they are in no
+# replay of messages.
+QUESTION_EVENTS = (QuestionAsked, QuestionClosed)
 
 # The overhead of an event besides its content.
 _FRAME_BYTES = 400
@@ -94,5 +114,8 @@ def approximate_bytes(event: Event) -> int:
             return len(event.message) + _FRAME_BYTES
         case LiveEvent():
             return event.size + _FRAME_BYTES
+        case QuestionAsked(question=question):
+            # Titles and labels are short, and there are few.
+            return len(question.detail or "") + 10 * _FRAME_BYTES
         case _:
             return 1000

@@ -13,17 +13,20 @@ from msgspec.structs import replace
 
 from sessiond.model import lax
 from sessiond.model import record as records
-from sessiond.model.entry import MAX_OPEN_RUNS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
+from sessiond.model.entry import MAX_OPEN_RUNS, MAX_QUESTION_REFS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
+from sessiond.model.keys import ForeignKey
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
 from sessiond.model.message import UNKNOWN_MODEL, text_of
 from sessiond.model.patching import is_settable, patch_entry
+from sessiond.model.question import read_question
+from sessiond.model.question_fold import fold_answer, fold_question, is_full
 from sessiond.model.record import FINAL, Record
 from sessiond.model.title import first_words
 from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 13
+FOLD_VERSION = 14
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -76,6 +79,10 @@ def ineffective_reason(entry: Entry, record: Record) -> str | None:
     if record.custom_type == records.ENTRY:
         wrong = [name for name, value in lax.decode_dict(record.data).items() if not is_settable(name, value)]
         return f"a {records.ENTRY} record with {', '.join(wrong[:5])} of no use" if wrong else None
+    if record.custom_type == records.QUESTION:
+        if is_full(entry):
+            return f"a question asked while {MAX_QUESTION_REFS} were open already, as many as a session may have"
+        return f"a {records.QUESTION} record that asks nothing" if read_question(record.data) is None else None
     note = lax.decode_fitting(record.data, kind) if kind is not None else None
     if isinstance(note, RunNote) and note.status == "accepted" and len(entry.runs) >= MAX_OPEN_RUNS:
         return f"a run accepted while {MAX_OPEN_RUNS} were open already, as many as a session may have"
@@ -106,6 +113,10 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
         case "custom", records.NATIVE:
             native = lax.decode_fitting(record.data, NativeNote)
             return entry if native is None else _fold_native(entry, native)
+        case "custom", records.QUESTION:
+            return fold_question(entry, record.data, offset)
+        case "custom", records.ANSWER:
+            return fold_answer(entry, record.data, offset)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))
@@ -140,6 +151,7 @@ def _fold_header(entry: Entry, record: Record, mtime_ms: int) -> Entry:
         session_key=key or entry.session_key,
         spawned_by=_text(body.get("spawnedBy")) or entry.spawned_by,
         cwd=_text(body.get("cwd")) or entry.cwd,
+        attends=_foreign_key(body.get("attends")) or entry.attends,
         is_named_otherwise=is_named_otherwise,
         is_copy=is_named_otherwise and key is not None,
         created_at=entry.created_at or created,
@@ -307,6 +319,14 @@ def _add_key(keyed: tuple[KeyedRun, ...], run: RunNote) -> tuple[KeyedRun, ...]:
     if run.idempotency_key is None or run.payload is None:
         return keyed
     return (*keyed[-(MAX_KEYED_RUNS - 1) :], KeyedRun(run.idempotency_key, run.run_id, run.payload))
+
+
+_FOREIGN_KEY: Any = ForeignKey
+
+
+def _foreign_key(value: object) -> str | None:
+    key: str | None = lax.convert(value, _FOREIGN_KEY)
+    return key
 
 
 def _text(value: object) -> str | None:

@@ -34,6 +34,8 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "runs",
         "keyed",
         "talks",
+        "questions",
+        "attends",
         "file",
         "source",
         "title",

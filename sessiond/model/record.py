@@ -18,8 +18,9 @@ from sessiond.model.line_facts import LineFacts
 ENTRY = "sessiond/entry"
 RUN = "sessiond/run"
 CONVERSATION = "sessiond/talk"
-# The agent program's own session; and the answer to a question of an agent.
+# The agent program's own session; a question of an agent, and its answer, also one of a policy to what was not asked.
 NATIVE = "sessiond/native"
+QUESTION = "sessiond/question"
 ANSWER = "sessiond/answer"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
 # The role under which pi stores its own prompt: it is part of no conversation and does not count as a message.

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules, Kind, display_key, group_part, kind_of
 from sessiond.model.title import clean_title
+
+State = Literal["running", "waiting", "done", "error", "aborted", "idle"]
+# The state of a session whose last run ended so.
+_STATES: dict[str | None, State] = {"ok": "done", "error": "error", "timeout": "error", "aborted": "aborted"}
+
+
+class WaitingFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a session waits for: answers of a person."""
+
+    since: Annotated[int, Meta(description="When its oldest open question was asked, in milliseconds since 1970.")]
+    questions: Annotated[int, Meta(description="How many of its questions are open.")]
+    title: Annotated[str | None, Meta(description="The title of the oldest of them.")] = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -79,6 +93,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     status: Annotated[
         str | None, Meta(description="The status of its last run: queued, running, ok, error, timeout or aborted.")
     ] = None
+    state: Annotated[
+        State,
+        Meta(
+            description="What it does now: `running` (or queued), `waiting` for the answer to a question, else how its"
+            " last run ended: `done`, `error` or `aborted`, `idle` if it had none."
+        ),
+    ]
+    waiting: Annotated[WaitingFacts | None, Meta(description="What it waits for, while a question of it is open.")] = (
+        None
+    )
+    notify: Annotated[bool | None, Meta(description="Whether its owner is told of the end of each of its runs.")] = None
     queued_runs: Annotated[int, Meta(description="How many accepted runs are queued.")] = 0
     started_at: Annotated[int | None, Meta(description="When its last run started, in milliseconds since 1970.")] = None
     ended_at: Annotated[int | None, Meta(description="When its last run ended, in milliseconds since 1970.")] = None
@@ -137,6 +162,29 @@ def native_id_of(entry: Entry) -> str | None:
     return (entry.native_session_id or "").partition(" ")[0] or None
 
 
+def state_of(entry: Entry) -> State:
+    """What the session does now."""
+    if entry.open_questions:
+        return "waiting"
+    if any(not run.aside for run in entry.runs):
+        return "running"
+    return _STATES.get(entry.status, "idle")
+
+
+def waiting_of(entry: Entry) -> WaitingFacts | None:
+    """What the session waits for, None where no question is open."""
+    refs = entry.open_questions
+    return WaitingFacts(since=refs[0].asked_at, questions=len(refs), title=refs[0].title) if refs else None
+
+
+def with_texts(row: Row, title: str | None, mask: Callable[[str], str | None] | None) -> Row:
+    """The row with this title, and with that of its question masked, or without it where nothing can mask it."""
+    waiting = row.waiting
+    if waiting is not None and waiting.title is not None:
+        waiting = replace(waiting, title=mask(waiting.title) if mask is not None else None)
+    return replace(row, title=title, waiting=waiting)
+
+
 def channel_of(key: str, kind: Kind, entry: Entry) -> str:
     """The channel of a session. Source: protocol.md, "Keys"."""
     if kind in ("cron", "hook", "node"):
@@ -172,6 +220,8 @@ def row_of(
         partial=partial,
         forked_from=f"{source.name}:{source.forked_from}" if source is not None and source.forked_from else None,
         channel=channel_of(key, kind, entry),
+        state=state_of(entry),
+        waiting=waiting_of(entry),
         queued_runs=sum(run.started_at is None for run in entry.runs),
         child_sessions=children or None,
         message_count=None if partial else entry.message_count,

@@ -13,6 +13,7 @@ import trio
 
 from sessiond.errors import SessiondError, Stopping, no_memory
 from sessiond.model.caller import Caller
+from sessiond.model.question import Road
 from sessiond.rpc.answer_pieces import Answer, frame_pieces, json_length
 from sessiond.rpc.budget import Budgets, Share
 from sessiond.rpc.codecs import CodecName, from_json, to_json
@@ -60,7 +61,7 @@ class Peer:
     `initialize` sets `caller`, which also lifts the frame limit for unauthenticated clients. `nursery` exists while
     `run` runs; tasks in it end with the connection. `pending` are the requests in flight by id. `persistent` is false
     for the single exchange of `POST /rpc`, which gives `unsent`, as for `ConnectionReservations`. `meta_caller` returns
-    the caller for the `_meta` of a request.
+    the caller for the `_meta` of a request. `client_name` is what the client calls itself.
 
     `on_caller` is called before the caller changes, and may raise; `on_first_message` after the first message.
     """
@@ -74,8 +75,11 @@ class Peer:
         unsent: list[Share] | None = None,
         on_caller: Callable[[Caller], None] | None = None,
         on_first_message: Callable[[], None] | None = None,
+        road: Road | None = None,
     ) -> None:
         self.persistent = unsent is None
+        self.road: Road = road or ("socket" if self.persistent else "http")
+        self.client_name = ""
         self.pending: dict[object, InFlight] = {}
         self.closed = trio.Event()
         self.nursery: trio.Nursery

@@ -19,6 +19,7 @@ from sessiond.events.bus import EventBus
 from sessiond.model.keys import agent_of
 from sessiond.runs import run as runs
 from sessiond.runs import run_end as ending
+from sessiond.runs.asking import RunQuestions
 from sessiond.runs.persistence import Persistence, TranscriptGone
 from sessiond.runs.run import INTERRUPTED, Run
 from sessiond.runs.transcript_sink import TranscriptSink
@@ -77,8 +78,8 @@ class UnendedRun(enum.Enum):
 class RunExecutor:
     """Executes runs. After `interrupt` none is started and nothing is retried."""
 
-    def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock) -> None:
-        self._store, self._bus, self._host, self._clock = store, bus, host, clock
+    def __init__(self, store: SessionStore, bus: EventBus, host: Host, clock: Clock, questions: RunQuestions) -> None:
+        self._store, self._bus, self._host, self._clock, self._questions = store, bus, host, clock, questions
         self.persistence = Persistence(store)
 
     @property
@@ -103,6 +104,8 @@ class RunExecutor:
                 run.scope.cancel()
             end = await self._execute_turn(run)
         run.scope = None
+        # Also those that a connection asks in the name of the run, which does not end with it.
+        await self._questions.withdraw_of(run)
         if end is not None:
             return end
         match run.stop_as:
@@ -121,7 +124,7 @@ class RunExecutor:
             runtime = self._host.runtime(agent_of(run.key))
             if runtime is None:
                 return UnendedRun.UNATTENDED
-            sink = TranscriptSink(self._store, self._bus, run, self._clock)
+            sink = TranscriptSink(self._store, self._bus, run, self._clock, self._questions)
             limit_s = run.request.timeout_s
             with trio.move_on_after(limit_s or float("inf")):
                 return ending.end_of_turn(await self._run_turn(runtime, run, sink), sink.reply_so_far)

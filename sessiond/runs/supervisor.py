@@ -18,8 +18,10 @@ from sessiond.errors import StorageError
 from sessiond.events.bus import EventBus
 from sessiond.model.entry import LiveRun
 from sessiond.model.keys import agent_of
+from sessiond.questions.desk import QuestionDesk
 from sessiond.runs import run_end as ending
 from sessiond.runs.acceptance import Acceptance
+from sessiond.runs.asking import RunQuestions
 from sessiond.runs.executor import Host, RunExecutor, UnendedRun
 from sessiond.runs.persistence import Persistence
 from sessiond.runs.run import Run, RunRequest
@@ -66,10 +68,12 @@ class RunSupervisor(Acceptance):
         ids: Ids,
         *,
         follow_ups: Callable[[], Sequence[AfterRuns]],
+        desk: QuestionDesk,
     ) -> None:
         super().__init__(store, host, clock, ids)
         self._follow_ups = follow_ups
-        self._executor = RunExecutor(store, bus, host, clock)
+        self.questions = RunQuestions(desk, self.park, self.unpark)
+        self._executor = RunExecutor(store, bus, host, clock, self.questions)
         self._unattended = UnattendedRuns(
             self.queues, attended=self._is_attended, ttl_s=host.queue_ttl_s, expire=self._expire_unattended
         )

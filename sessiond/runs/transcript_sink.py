@@ -11,9 +11,11 @@ from sessiond.clock import Clock
 from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
 from sessiond.model.message import complete_message, text_of
+from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.record import ENTRY
 from sessiond.model.row import native_id_of
 from sessiond.policy.redact import redact_spawn_data
+from sessiond.runs.asking import RunQuestions
 from sessiond.runs.run import Run
 from sessiond.runtimes.message_check import redact_message
 from sessiond.runtimes.runtime import ToolPhase
@@ -47,8 +49,8 @@ class ReplySoFar(msgspec.Struct, frozen=True):
 class TranscriptSink:
     """The sink of one run. `reply_so_far` is what the end of the run has to know about its messages."""
 
-    def __init__(self, store: SessionStore, bus: EventBus, run: Run, clock: Clock) -> None:
-        self._store, self._bus, self._run, self._clock = store, bus, run, clock
+    def __init__(self, store: SessionStore, bus: EventBus, run: Run, clock: Clock, questions: RunQuestions) -> None:
+        self._store, self._bus, self._run, self._clock, self._questions = store, bus, run, clock, questions
         self.reply_so_far = ReplySoFar()
         self._native_session_id: str | None = run.session.entry.native_session_id
         self._tail = self._thought_tail = ""
@@ -94,6 +96,9 @@ class TranscriptSink:
         entry = self._run.session.entry
         if entry.continues is not None and native_id_of(entry) != session_id.partition(" ")[0]:
             await self._store.append(self._run.session, [Custom(ENTRY, {"nativeSessionId": session_id})])
+
+    async def ask(self, draft: QuestionDraft, timeout_s: float | None = None) -> QuestionAnswer:
+        return await self._questions.ask(self._run, draft, timeout_s)
 
     def _publish_live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
         if self._bus.has_follower(self._run.key):

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.usage import Usage
 from sessiond.store import dirfd
 
@@ -106,6 +107,12 @@ class RunSink(Protocol):
 
         The text is opaque: a runtime may store more in it than the id. It is written with the next message, and that of
         a fork at once.
+        """
+
+    async def ask(self, draft: QuestionDraft, timeout_s: float | None = None) -> QuestionAnswer:
+        """Ask a person, and wait for the end of the question, which is on record then. Cancelling withdraws it.
+
+        Several may be open at once; meanwhile the run has no slot. Conflict where too many are open.
         """
 
 

@@ -118,6 +118,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "verboseLevel": lambda value: check_word(value, "$.verboseLevel", VERBOSE_LEVELS),
     "sendPolicy": lambda value: check_word(value, "$.sendPolicy", SEND_POLICIES),
     "contextTokens": _identity,
+    "notify": _identity,
     "deliveryContext": _delivery_context,
 }
 

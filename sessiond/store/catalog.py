@@ -50,6 +50,7 @@ class Catalog:
         self._superseded: dict[str, list[Session]] = {}
         self._archived: dict[str, dict[Session, None]] = {}
         self._unsettled: dict[Session, None] = {}
+        self._asking: dict[Session, None] = {}
         # Labels that are being set: (agent, label, key) -> the session that is to get it.
         self.claims: dict[tuple[str, str, str], str] = {}
         self.foreign = ForeignKeys[Session]()
@@ -104,6 +105,8 @@ class Catalog:
                 self.natives.add(entry.own_native_id, session)
             if _is_unsettled(entry):
                 self._unsettled[session] = None
+            if entry.questions:
+                self._asking[session] = None
         return True
 
     def _claim(self, session: Session) -> bool:
@@ -115,6 +118,8 @@ class Catalog:
             self.by_id[session.session_id] = session
         if _is_unsettled(session.entry):
             self._unsettled[session] = None
+        if session.entry.questions:
+            self._asking[session] = None
         session.superseded = False
         if session.folder.archived:
             self._archived.setdefault(session.key, {})[session] = None
@@ -136,6 +141,7 @@ class Catalog:
     def remove(self, session: Session) -> None:
         """Remove a session. If an older one had its key, that one is current again, as after a restart."""
         self._unsettled.pop(session, None)
+        self._asking.pop(session, None)
         if session.folder.source is not None:
             if self.by_key.get(session.key) is session:
                 self._unindex_foreign(session.key)
@@ -202,6 +208,8 @@ class Catalog:
             self._unsettled.pop(session, None)
         elif self._is_found(session):
             self._unsettled[session] = None
+        if old.questions is not entry.questions:
+            self._note_questions(session)
         if self.watcher is not None and self.has(session):
             self.watcher.entry_changed(session)
         if not session.is_ordered:
@@ -241,6 +249,16 @@ class Catalog:
     def unsettled_sessions(self) -> list[Session]:
         """The sessions that a start may have to continue, live or not: with open runs or conversations, or children."""
         return [session for session in self._unsettled if self._is_found(session)]
+
+    def asking_sessions(self) -> list[Session]:
+        """The live sessions in which questions were asked, whether they are open or not."""
+        return [session for session in self._asking if self.by_key.get(session.key) is session]
+
+    def _note_questions(self, session: Session) -> None:
+        if not session.entry.questions:
+            self._asking.pop(session, None)
+        elif self._is_found(session):
+            self._asking[session] = None
 
     def spawned_sessions(self) -> list[Session]:
         """The children among all sessions, live or not; of copies under several agents the one found by its id."""

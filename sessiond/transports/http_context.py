@@ -176,7 +176,7 @@ class HttpConnection:
 
         async def serve(link: Link) -> None:
             nonlocal peer
-            peer = Peer(link, dispatcher, caller)
+            peer = Peer(link, dispatcher, caller, road="websocket")
             with active_connections.track(peer):
                 await peer.run()
 

@@ -110,7 +110,7 @@ def test_a_token_is_a_cwt_with_the_registered_claims() -> None:
         -70001: "main",
         -70002: "r1",
         -70003: False,
-        -70004: ["list", "read", "send", "spawn", "admin"],
+        -70004: ["list", "read", "send", "spawn", "answer", "admin"],
     }
     assert text.startswith("0oRDoQEnoF")
     assert not set(text) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")

@@ -14,7 +14,7 @@ from support.rows import check_each
 
 pytestmark = pytest.mark.system
 
-ALL = ["list", "read", "send", "spawn", "admin"]
+ALL = ["list", "read", "send", "spawn", "answer", "admin"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_the_browser_gets_an_address_that_works_once(started: Daemon, tmp_path: 
 
 
 @check_each(
-    ("words", "scopes"), [((), ALL[:2]), (("--write",), ALL[:4]), (("--admin",), ALL), (("--admin", "--write"), ALL)]
+    ("words", "scopes"), [((), ALL[:2]), (("--write",), ALL[:5]), (("--admin",), ALL), (("--admin", "--write"), ALL)]
 )
 def test_the_page_reads_unless_it_is_given_more(started: Daemon, words: tuple[str, ...], scopes: list[str]) -> None:
     done = started.cli("web", "--print", *words)

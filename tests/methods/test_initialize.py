@@ -13,7 +13,7 @@ def test_initialize_tells_the_owner_who_it_is(call: Call) -> None:
     got = call("initialize", protocol=1, client=CLIENT)
     assert got["protocol"] == 1
     assert got["server"]["name"] == "sessiond"
-    assert got["caller"] == {"sandboxed": False, "scopes": ["admin", "list", "read", "send", "spawn"]}
+    assert got["caller"] == {"sandboxed": False, "scopes": ["admin", "answer", "list", "read", "send", "spawn"]}
     assert got["limits"] == {
         "maxFrameBytes": 16 << 20,
         "maxRecordBytes": 8 << 20,

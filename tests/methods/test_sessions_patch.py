@@ -19,6 +19,7 @@ ALL = {
     "verboseLevel": "on",
     "model": "big",
     "sendPolicy": "deny",
+    "notify": True,
     "contextTokens": 200_000,
     "deliveryContext": {"channel": "telegram", "to": "42", "accountId": "a", "threadId": 7},
 }
@@ -26,7 +27,7 @@ ALL = {
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     always = {"key", "kind", "channel", "updatedAt", "createdAt", "sessionId", "messageCount", "transcriptPath"}
-    always |= {"source", "title", "cwd"}
+    always |= {"source", "title", "cwd", "state"}
     return {name: value for name, value in row.items() if name not in always}
 
 

@@ -26,7 +26,7 @@ class Client:
         self, codec: CodecName = "json", agent_id: str | None = None, *, masks: bool = False, reads: bool = True
     ) -> None:
         self.codec: CodecName = codec
-        self.agent_id, self.masks, self.reads = agent_id, masks, reads
+        self.agent_id, self.masks, self.reads, self.reads_questions = agent_id, masks, reads, reads
         self.made = 0
 
     def encode_notification(self, method: str, params: Any) -> bytes:

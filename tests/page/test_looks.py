@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = os.environ.get("SESSIOND_PICTURES")
 WIDTHS = {1440: 900, 900: 900, 400: 800}
-ALL = ("list", "read", "send", "spawn", "admin")
+ALL = ("list", "read", "send", "spawn", "answer", "admin")
 _AXE = """async () => (await axe.run(document)).violations.flatMap(
   (one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 200)} ${node.failureSummary}`))"""
 _SPILL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -44,7 +44,9 @@ async def test_a_custom_record_contains_no_file_content(tmp_path: Path, shape: s
         sent = await owner.call("chat.send", sessionKey="main", message="hello")
         await owner.call("agent.wait", runId=sent["runId"])
         run = parts.services.supervisor.registry.get(sent["runId"])
-        await TranscriptSink(parts.services.store, parts.services.bus, run, Clock()).custom("agent/event", data)
+        services = parts.services
+        sink = TranscriptSink(services.store, services.bus, run, Clock(), services.supervisor.questions)
+        await sink.custom("agent/event", data)
         written = (parts.services.store.path / run.session.path).read_text()
     assert SECRET not in written and "__REDACTED__" in written and "key.txt" in written
 

@@ -44,6 +44,15 @@ class Program:
             raise Refused(box[0]["error"])
         return box[0]["result"]
 
+    async def failure(self, method: str, /, **params: Any) -> dict[str, Any]:
+        """The error of a request that has to fail."""
+        try:
+            result = await self.call(method, **params)
+        except Refused as refused:
+            error: dict[str, Any] = refused.args[0]
+            return error
+        raise AssertionError(result)
+
     async def notify(self, method: str, /, **params: Any) -> None:
         """Tell the daemon something that it does not answer."""
         await self._write({"jsonrpc": "2.0", "method": method, "params": params})

@@ -22,6 +22,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
+from sessiond.questions.desk import QuestionDesk
 from sessiond.runs.recovery import Resumable, recover
 from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.supervisor import AfterRuns, RunSupervisor, Work
@@ -246,8 +247,9 @@ async def run_harness(
         bus = EventBus()
         feed = TranscriptFeed(store, bus, on_lost=ignore_call, on_found=ignore_call)
         made = host or FakeHost(folder.parent)
+        desk = QuestionDesk(store, settings["clock"], settings["ids"])
         supervisor = RunSupervisor(
-            store, bus, made, settings["clock"], settings["ids"], follow_ups=lambda: harness.follow_ups
+            store, bus, made, settings["clock"], settings["ids"], follow_ups=lambda: harness.follow_ups, desk=desk
         )
         async with trio.open_nursery() as nursery:
             harness = RunHarness(store, feed, made, supervisor, nursery)

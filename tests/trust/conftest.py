@@ -67,7 +67,7 @@ def callers(listening_daemon: Daemon) -> dict[str, str]:
     }
 
 
-SCOPE_SETS = (("list",), ("read",), ("send",), ("spawn",), ("admin",), ("list", "read"))
+SCOPE_SETS = (("list",), ("read",), ("send",), ("spawn",), ("answer",), ("admin",), ("list", "read"))
 
 
 def _forge_scope(text: str) -> str:

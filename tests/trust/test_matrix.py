@@ -28,7 +28,7 @@ RESULT = 0
 
 @dataclass(frozen=True)
 class Row:
-    """`scopes` are all needed (`admin` implies every one). `then` is what a caller who has them gets: RESULT or a code.
+    """`scopes` are all needed (`admin` implies all but `answer`). `then` is what a caller who has them gets, or a code.
 
     The params change as little as possible. `lasting` methods are refused on `POST /rpc`, after the scope.
     """
@@ -93,6 +93,11 @@ ROWS: dict[str, Row] = {
     ),
     "channels.attach": Row(("admin",), {"channel": "matrix"}, lasting=True, narrowed=FORBIDDEN),
     "run.event": Row((), {"runId": "none", "type": "delta", "text": "x"}, NOT_FOUND, lasting=True),
+    "agents.ask": Row(
+        (), {"runId": "none", "title": "x", "options": [{"id": "a", "label": "", "kind": "allow_once"}]}, NOT_FOUND
+    ),
+    "questions.list": Row(("list",), {"open": True}),
+    "questions.answer": Row(("answer",), {"id": "none", "optionId": "x"}, NOT_FOUND),
     "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
     "tokens.list": Row(("admin",)),
     "tokens.revoke": Row(("admin",), {"id": "nothing"}, -32602),
@@ -120,14 +125,15 @@ def scopes_of(listener: str, caller: str) -> frozenset[str] | None:
     """The scopes of a caller; None for one who is not authenticated."""
     if caller in BAD or (caller == "no token" and listener != "sessiond"):
         return None
-    return frozenset(["admin"] if caller == "no token" else caller.split())
+    return frozenset(["admin", "answer"] if caller == "no token" else caller.split())
 
 
 def expected(row: Row, scopes: frozenset[str] | None, transport: str, *, owner: bool) -> int:
     """RESULT or the code, by the order of refusals: caller, scope, transport, and then the method's own answer."""
     if scopes is None:
         return UNAUTHENTICATED
-    refusals = [FORBIDDEN] if "admin" not in scopes and not set(row.scopes) <= scopes else []
+    implied = frozenset(row.scopes) - {"answer"} if "admin" in scopes else frozenset()
+    refusals = [FORBIDDEN] if not set(row.scopes) <= scopes | implied else []
     refusals += [UNSUPPORTED] if row.lasting and transport.startswith("http") else []
     if refusals:
         return refusals[-1] if row.checked_by_handler else refusals[0]
@@ -139,7 +145,7 @@ def _methods_own_answer(row: Row, *, owner: bool) -> int:
 
 
 STATUS = {RESULT: 200, UNAUTHENTICATED: 401, NOT_FOUND: 404, FORBIDDEN: 403, UNSUPPORTED: 422, -32602: 400}
-CALLERS = ("no token", "list", "read", "send", "spawn", "admin", "list read", *BAD)
+CALLERS = ("no token", "list", "read", "send", "spawn", "answer", "admin", "list read", *BAD)
 
 
 # By default a caller tries every fourth method on one way in and the next ones on the next.
