@@ -19,7 +19,6 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
-CANCELLED = -32800
 
 # The daemon's own default for a message, which a prompt becomes.
 MAX_LINE_BYTES = 16 * 1024 * 1024

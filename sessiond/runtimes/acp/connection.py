@@ -65,9 +65,9 @@ class AgentConnection:
         self._write = write
         self._ids = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
-        # By native session id; and by the id of the prompt, whose answer belongs behind the updates.
+        # By native session id; and that by the id of the prompt, whose answer belongs behind the updates.
         self._turns: dict[str, FrameTaker] = {}
-        self._prompts: dict[int, FrameTaker] = {}
+        self._prompts: dict[int, str] = {}
         # Several waits may be for one session, as when two callers ask for it.
         self._silence_limits: set[_SilenceLimit] = set()
         self.gone: str | None = None
@@ -102,18 +102,21 @@ class AgentConnection:
                 await trio.sleep_forever()
 
     def begin_prompt(self, native_id: str, blocks: list[dict[str, Any]], turn: FrameTaker) -> int:
-        """Send a prompt, whose updates and answer go to the turn until `end_prompt`; its id. AgentGone."""
+        """Send a prompt, whose updates and answer go to the turn until `end_prompt`, and nothing behind the answer.
+
+        The id of the prompt. AgentGone.
+        """
         if self.gone is not None:
             raise AgentGone(self.gone)
         prompt_id = next(self._ids)
-        self._turns[native_id] = self._prompts[prompt_id] = turn
+        self._turns[native_id], self._prompts[prompt_id] = turn, native_id
         self._write(frames.encode_request(prompt_id, "session/prompt", {"sessionId": native_id, "prompt": blocks}))
         return prompt_id
 
     def end_prompt(self, native_id: str, prompt_id: int) -> None:
         """What the agent still says of this turn is dropped."""
-        self._turns.pop(native_id, None)
-        self._prompts.pop(prompt_id, None)
+        if self._prompts.pop(prompt_id, None) is not None:
+            del self._turns[native_id]
 
     def cancel_prompt(self, native_id: str) -> None:
         """Ask the agent to end the turn of a session."""
@@ -142,7 +145,7 @@ class AgentConnection:
         self.gone = reason
         for waiting in self._waiting.values():
             waiting.answered.set()
-        for turn in self._prompts.values():
+        for turn in self._turns.values():
             turn.lose_agent(reason)
 
     @contextmanager
@@ -159,8 +162,11 @@ class AgentConnection:
             self._silence_limits.remove(limit)
 
     async def _handle_answer(self, answer: AgentResponse, size: int) -> None:
-        turn = self._prompts.get(answer.id)
-        if turn is not None:
+        native_id = self._prompts.get(answer.id)
+        if native_id is not None:
+            turn = self._turns[native_id]
+            # Who reads this answer reads no more: a request behind it would wait for ever.
+            self.end_prompt(native_id, answer.id)
             await turn.offer(answer, size)
         elif (waiting := self._waiting.get(answer.id)) is not None and waiting.answer is None:
             waiting.answer = answer

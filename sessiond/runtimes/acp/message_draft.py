@@ -28,8 +28,9 @@ class AcpMessageDraft:
         # The text of the last block, in pieces: appending to one string would copy it with each chunk.
         self._parts: list[str] = []
         self._bytes = 0
+        # A message may have been begun without an id.
         self._message_id: str | None = None
-        self._has_owner = False
+        self._is_begun = False
         # Thoughts without an id, until it is known whether the next text is of the same message.
         self._held: list[str] = []
         self._held_chars = 0
@@ -44,7 +45,7 @@ class AcpMessageDraft:
         """Add text of thinking."""
         if message_id is not None:
             yield from self._begin(message_id)
-        elif self._has_owner and self._message_id is not None and self._held_chars < self._max_bytes:
+        elif self._is_begun and self._message_id is not None and self._held_chars < self._max_bytes:
             self._held.append(said)
             self._held_chars += len(said)
             return
@@ -75,7 +76,7 @@ class AcpMessageDraft:
         self._close_text()
         # Copies: a call may still change, but not in a message that was written.
         blocks = [dict(block) for block in self._blocks if block.get(block["type"]) != ""]
-        self._blocks, self._bytes, self._has_owner, self._message_id = [], 0, False, None
+        self._blocks, self._bytes, self._is_begun, self._message_id = [], 0, False, None
         if not blocks:
             return
         has_calls = any(block["type"] == "toolCall" for block in blocks)
@@ -88,9 +89,9 @@ class AcpMessageDraft:
         yield MessageOutput(message)
 
     def _begin(self, message_id: str | None) -> Iterator[Event]:
-        if self._has_owner and self._message_id != message_id:
+        if self._is_begun and self._message_id != message_id:
             yield from self._write()
-        self._message_id, self._has_owner = message_id, True
+        self._message_id, self._is_begun = message_id, True
         yield from self._release()
 
     def _release(self) -> Iterator[Event]:
@@ -106,9 +107,9 @@ class AcpMessageDraft:
             piece = _cut(said, size, self._max_bytes - self._bytes)
             self._append(kind, piece, _size(piece))
             said = said[len(piece) :]
-            owner = self._message_id, self._has_owner
+            begun = self._message_id, self._is_begun  # what comes next is of the same message
             yield from self._write()
-            self._message_id, self._has_owner = owner
+            self._message_id, self._is_begun = begun
             self.split += 1
         if said:
             self._append(kind, said, size)

@@ -50,10 +50,11 @@ async def test_frames_go_to_the_turn_of_their_session_until_its_end() -> None:
     assert mine.frames == [update("a"), permission("a"), AgentResponse(prompt_id, {})] and other.frames == []
     # A session without a turn is answered, and nothing else happens.
     assert peer.written[2]["result"]["outcome"] == {"outcome": "cancelled"} and len(peer.written) == 3
-    peer.end_prompt("a", prompt_id)
-    for frame in (update("a"), AgentResponse(prompt_id, {})):
+    # Behind its answer nobody reads what is for the turn.
+    for frame in (update("a"), permission("a"), AgentResponse(prompt_id, {})):
         await peer.handle(frame, 1)
-    assert len(mine.frames) == 3
+    assert len(mine.frames) == 3 and peer.written[3]["result"]["outcome"] == {"outcome": "cancelled"}
+    peer.end_prompt("a", prompt_id)
     peer.close("it died")
     assert (mine.frames[3:], other.frames) == ([], ["it died"])
     with pytest.raises(AgentGone, match="it died"):
