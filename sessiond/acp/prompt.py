@@ -73,7 +73,7 @@ class _PromptReader:
             if not self._files:
                 raise BadPrompt("the prompt is empty")
             text = FILES_ONLY
-        if len(text) + sum(len(file["content"]) for file in self._files) > MAX_MESSAGE_BYTES:
+        if sum(len(one.encode()) for one in (text, *(file["content"] for file in self._files))) > MAX_MESSAGE_BYTES:
             raise BadPrompt(f"the prompt is longer than {MAX_MESSAGE_BYTES // (1024 * 1024)} MiB; name files by links")
         return PromptMessage(text, self._files)
 

@@ -55,6 +55,7 @@ def test_the_message_of_a_prompt(blocks: list[Any], wanted: str, names: list[str
         ([{"type": "resource"}], "`prompt[0].resource` is missing or no object"),
         ([{"type": "resource", "resource": {"uri": "x"}}], "`prompt[0].resource.blob` is missing or no text"),
         ([text("x" * (MAX_MESSAGE_BYTES + 1))], "the prompt is longer than 15 MiB; name files by links"),
+        ([text("é" * (MAX_MESSAGE_BYTES // 2 + 1))], "the prompt is longer than 15 MiB; name files by links"),
     ],
 )
 def test_a_prompt_that_cannot_be_sent_is_refused(blocks: Any, sentence: str) -> None:
