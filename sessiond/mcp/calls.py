@@ -27,6 +27,8 @@ ROW_FIELDS = (
     "updatedAt", "messageCount", "model", "spawnedBy", "childSessions", "sandboxed", "archived", "messages",
 )  # fmt: skip
 
+# The methods of tools that are not called like them.
+_METHODS = {"questions_list": "questions.list", "questions_answer": "questions.answer"}
 
 ParamsOf = Callable[[float], Params]
 
@@ -73,7 +75,7 @@ def build_call(tool: str, arguments: Params) -> ToolCall:
         return ToolCall(_RESUME_S if "resumeSessionId" in given else 0.0, tool, lambda _left_s: given)
     if tool == "sessions_history":
         given = {"maxBytes": HISTORY_BYTES, **given}
-    return ToolCall(0.0, tool, lambda _left_s: given)
+    return ToolCall(0.0, _METHODS.get(tool, tool), lambda _left_s: given)
 
 
 def build_read_call(tool: str, answer: Params) -> ToolCall | None:

@@ -26,6 +26,8 @@ TTL_S = 12 * 3600
 RENEW_BEFORE_S = 2 * 3600
 # An answer usually takes milliseconds; this allows for a busy machine.
 ANSWER_S = 30.0
+# A client that lists its tools waits for this.
+SCOPES_S = 1.0
 # Programs that stop an MCP server kill it after a second or two.
 CLOSE_TIMEOUT_S = 1.0
 # If no daemon is running when the client connects, these are the first and last pause between attempts. The session is
@@ -52,10 +54,28 @@ class DaemonConnection:
         self._opened: list[tuple[Client, str | None]] = []
         self._left = threading.Event()
 
-    def set_client_name(self, client_name: str) -> None:
-        """Take the name of the MCP client, and create its session in the background as soon as a daemon runs."""
+    def set_client_name(self, client_name: str, when_connected: Callable[[], object] = lambda: None) -> None:
+        """Take the name of the MCP client, and create its session in the background as soon as a daemon runs.
+
+        Then `when_connected` is called, in a thread of its own.
+        """
         self._client_name = slug(client_name)
-        threading.Thread(target=self._connect_in_background, daemon=True).start()
+        threading.Thread(target=self._connect_in_background, args=(when_connected,), daemon=True).start()
+
+    def may_answer(self) -> bool:
+        """Whether the caller may answer questions of agents; False while no daemon can be asked.
+
+        A token that is minted here may not: an agent does not answer for the owner unless the owner made it a token
+        that does.
+        """
+        if not self._has_token:
+            return False
+        try:
+            client = self.client()
+            client.call("ping", timeout_s=SCOPES_S)
+            return "answer" in client.caller["scopes"]
+        except ClientError:
+            return False
 
     def client(self) -> Client:
         """A client with a valid token for the session. ClientError if the daemon cannot be reached or refuses."""
@@ -98,7 +118,7 @@ class DaemonConnection:
         finally:
             self._lock.release()
 
-    def _connect_in_background(self) -> None:
+    def _connect_in_background(self, when_connected: Callable[[], object]) -> None:
         backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while not self._left.is_set():
             try:
@@ -107,6 +127,7 @@ class DaemonConnection:
                 # A tool call reports the error; here it is only tried again.
                 self._left.wait(backoff.next_s())
             else:
+                when_connected()
                 return
 
     def _mint(self) -> dict[str, Any]:

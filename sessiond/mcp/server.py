@@ -53,6 +53,8 @@ class McpServer:
         self._calls: dict[messages.RequestId, tuple[Cancellation, float]] = {}
         # The threads of the calls. A thread ends after its answer was sent, when its id may already be in use again.
         self._threads: set[threading.Thread] = set()
+        # Whether the tools for questions were in the list that the client has; None until it has one.
+        self._listed_answering: bool | None = None
 
     def take(self, line: bytes) -> None:
         """Handle one line of the client. Tool calls continue in threads of their own."""
@@ -87,8 +89,11 @@ class McpServer:
             case "ping":
                 self._send(messages.result(request.id, {}))
             case "tools/list":
-                # Always all tools: the daemon, and what it supports, may change while the client runs.
-                self._send(messages.result(request.id, {"tools": tools.LISTED}))
+                # All tools, whatever the daemon supports, which may change while the client runs; those for questions
+                # only for a caller that may answer.
+                self._listed_answering = self._connection.may_answer()
+                more = tools.ANSWERING if self._listed_answering else []
+                self._send(messages.result(request.id, {"tools": [*tools.LISTED, *more]}))
             case "tools/call":
                 self._start_call(request)
             case method:
@@ -98,18 +103,24 @@ class McpServer:
     def _initialize(self, params: messages.Params) -> Result:
         client = params.get("clientInfo")
         name = client.get("name") if isinstance(client, dict) else None
-        self._connection.set_client_name(name if isinstance(name, str) else "")
+        self._connection.set_client_name(name if isinstance(name, str) else "", self._list_again)
         asked = params.get("protocolVersion")
         return {
             "protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[0],
-            "capabilities": {"tools": {}},
+            "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": {"name": "sessiond", "title": "sessiond", "version": __version__},
             "instructions": tools.INSTRUCTIONS,
         }
 
+    def _list_again(self) -> None:
+        """Tell the client to list the tools again if it did so while no daemon said whether it may answer questions."""
+        if self._listed_answering is False and self._connection.may_answer():
+            self._send(messages.notification("notifications/tools/list_changed", {}))
+
     def _start_call(self, request: ToolClientRequest) -> None:
         name, arguments = request.params.get("name"), request.params.get("arguments")
-        if name not in tools.NAMES:
+        may_answer = name in tools.ANSWERING_NAMES and self._connection.may_answer()
+        if not isinstance(name, str) or (name not in tools.NAMES and not may_answer):
             # A tool error, because many clients do not show protocol errors to the model.
             text = f"there is no tool {str(name)[:80]}; there are {', '.join(tools.NAMES)}"
             self._send(messages.result(request.id, _failure(text)))

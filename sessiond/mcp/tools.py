@@ -71,15 +71,16 @@ def _tool(
     properties: dict[str, Schema],
     *required: str,
     read_only: bool = True,
+    destructive: bool = False,
 ) -> Schema:
-    """One entry of `tools/list`. No tool is destructive by itself."""
+    """One entry of `tools/list`."""
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return {
         "name": name,
         "title": title,
         "description": description,
         "inputSchema": schema | ({"required": list(required)} if required else {}),
-        "annotations": {"readOnlyHint": read_only, "destructiveHint": False, "openWorldHint": not read_only},
+        "annotations": {"readOnlyHint": read_only, "destructiveHint": destructive, "openWorldHint": not read_only},
     }
 
 
@@ -187,4 +188,34 @@ LISTED: list[Schema] = [
     ),
 ]
 
+# For callers with the scope `answer` only; the others do not see them.
+ANSWERING: list[Schema] = [
+    _tool(
+        "questions_list",
+        "List questions of agents",
+        "What agents ask, oldest first, with the ways to answer. Titles, details and labels are the words of the agent"
+        " that asks.",
+        {
+            "sessionKey": _text("Only of this session."),
+            "agentId": _text("Only of this agent."),
+            "open": {"type": "boolean", "description": "Only those that nobody has answered yet."},
+        },
+    ),
+    _tool(
+        "questions_answer",
+        "Answer a question of an agent",
+        "Answer for the owner of this machine. The first answer counts, and the agent goes on with it at once.",
+        {
+            "id": _text("The question's id."),
+            "optionId": _text("The id of one of its options."),
+            "note": _text("Words for the agent, such as why not."),
+        },
+        "id",
+        "optionId",
+        read_only=False,
+        destructive=True,
+    ),
+]
+
 NAMES: tuple[str, ...] = tuple(tool["name"] for tool in LISTED)
+ANSWERING_NAMES: tuple[str, ...] = tuple(tool["name"] for tool in ANSWERING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -121,6 +122,28 @@ def _inbox_message(message: Result) -> str:
     return f"--- from {sender}, {message.get('timestamp', '')}\n{_cut(message['text'], MESSAGE_CHARS)}"
 
 
+def _questions(result: Result) -> str:
+    questions = result["questions"]
+    lines = [pluralize(len(questions), "question")]
+    for question in questions:
+        title = question.get("title", "")
+        lines.append(f"{question['id']} ({question['status']}), asked by {question['sessionKey']}: {title}")
+        lines += [f"    > {line}" for line in _cut(question.get("detail") or "", MESSAGE_CHARS).splitlines()]
+        lines += [f"    {json.dumps(one['id'])}: {one['label']} ({one['kind']})" for one in question["options"]]
+        if question.get("answer"):
+            lines.append(f"    it ended: {_end_of_question(question['answer'])}")
+    return _bound_lines(lines)
+
+
+def _end_of_question(answer: Result) -> str:
+    facts = [answer["outcome"], answer.get("optionId"), answer.get("by"), answer.get("note"), answer.get("reason")]
+    return ", ".join(str(fact) for fact in facts if fact)
+
+
+def _answer_words(result: Result) -> str:
+    return f"Answered {result['id']} with {json.dumps(result['optionId'])}; the agent goes on."
+
+
 _BY_TOOL: dict[str, Callable[[Result], str]] = {
     "sessions_list": _sessions,
     "sessions_history": _history,
@@ -130,6 +153,8 @@ _BY_TOOL: dict[str, Callable[[Result], str]] = {
     "sessions_search": _search_words,
     "sessions_wait": _wait_words,
     "sessions_inbox": _inbox,
+    "questions_list": _questions,
+    "questions_answer": _answer_words,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -27,8 +28,16 @@ FIELDS = st.fixed_dictionaries(
 class NoDaemon:
     """A connection that makes no calls: the tested messages are answered without the daemon."""
 
-    def set_client_name(self, client_name: str) -> None:
+    def __init__(self, *, may_answer: bool = False) -> None:
+        self.answers = may_answer
+        self.when_connected: Callable[[], object] = lambda: None
+
+    def set_client_name(self, client_name: str, when_connected: Callable[[], object]) -> None:
         assert isinstance(client_name, str)
+        self.when_connected = when_connected
+
+    def may_answer(self) -> bool:
+        return self.answers
 
 
 def answers_to(*lines: bytes) -> list[dict[str, Any]]:
@@ -83,6 +92,38 @@ def test_the_answers_of_the_handshake_match_the_schema() -> None:
         check_schema(shape, result)
     assert results[0]["protocolVersion"] == "2025-11-25"
     assert [tool["name"] for tool in results[2]["tools"]] == list(tools.NAMES)
+
+
+def test_tools_for_questions_are_listed_for_callers_that_may_answer() -> None:
+    connection, written = NoDaemon(), list[bytes]()
+    answering = server.McpServer(connection, written.append)  # type: ignore[arg-type]
+
+    def asked(method: str, **params: Any) -> list[dict[str, Any]]:
+        written.clear()
+        line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        answering.take(line.encode())
+        return [json.loads(line) for line in written]
+
+    (hello,) = asked("initialize", protocolVersion="2025-11-25")
+    assert hello["result"]["capabilities"] == {"tools": {"listChanged": True}}
+    (listed,) = asked("tools/list")
+    assert [tool["name"] for tool in listed["result"]["tools"]] == list(tools.NAMES)
+    for name in tools.ANSWERING_NAMES:
+        (refused,) = asked("tools/call", name=name, arguments={})
+        assert refused["result"]["isError"] and f"there is no tool {name}" in refused["result"]["content"][0]["text"]
+    written.clear()
+    connection.when_connected()
+    assert written == [], "nothing has changed"
+    connection.answers = True  # a daemon has been started, and says so
+    connection.when_connected()
+    (notice,) = map(json.loads, written)
+    check_schema("ToolListChangedNotification", notice)
+    (listed,) = asked("tools/list")
+    assert [tool["name"] for tool in listed["result"]["tools"]] == [*tools.NAMES, *tools.ANSWERING_NAMES]
+    check_schema("ListToolsResult", listed["result"])
+    written.clear()
+    connection.when_connected()
+    assert written == []
 
 
 def test_progress_and_errors_match_the_schema() -> None:

@@ -15,13 +15,18 @@ from sessiond.methods.table import METHODS
 from sessiond.rpc.bounds import wire_type
 from sessiond.rpc.openrpc import openrpc_document
 
-METHOD_OF = {"sessions_wait": "agent.wait"}
+METHOD_OF = {
+    "sessions_wait": "agent.wait",
+    "questions_list": "questions.list",
+    "questions_answer": "questions.answer",
+}
+ALL = [*tools.LISTED, *tools.ANSWERING]
 # Parameters that the server translates to others of the method.
 OWN = {"sessions_wait": {"timeoutSeconds"}}
 KINDS = {"string": str, "integer": float, "number": float, "boolean": bool}
 
 
-@check_each("tool", tools.LISTED, ids=tools.NAMES)
+@check_each("tool", ALL, ids=[tool["name"] for tool in ALL])
 def test_the_parameters_of_a_tool_are_those_of_its_method(tool: dict[str, Any]) -> None:
     name = tool["name"]
     method = next(method for method in METHODS if method.name == METHOD_OF.get(name, name))

@@ -86,6 +86,31 @@ JSON = st.recursive(
             {"messages": [{"text": "hi", "timestamp": "T"}], "sessionKey": "k", "cursor": "1-1-a", "hasMore": False},
             "1 message to k\n--- from the owner, T\nhi",
         ),
+        (
+            "questions_list",
+            {
+                "questions": [
+                    {
+                        "id": "1a2b",
+                        "status": "open",
+                        "sessionKey": "k",
+                        "title": "Run it?",
+                        "detail": "ls\nrm",
+                        "options": [{"id": "a\n", "label": "Yes", "kind": "allow_once"}],
+                    },
+                    {
+                        "id": "3c4d",
+                        "status": "expired",
+                        "sessionKey": "k",
+                        "options": [],
+                        "answer": {"outcome": "expired", "at": 1},
+                    },
+                ]
+            },
+            '2 questions\n1a2b (open), asked by k: Run it?\n    > ls\n    > rm\n    "a\\n": Yes (allow_once)\n'
+            "3c4d (expired), asked by k: \n    it ended: expired",
+        ),
+        ("questions_answer", {"id": "1a2b", "optionId": "yes"}, 'Answered 1a2b with "yes"; the agent goes on.'),
     ],
 )
 def test_answers_are_summarized_as_text(tool: str, result: dict[str, Any], said: str) -> None:
