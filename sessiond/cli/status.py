@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 def show(status: dict[str, Any], socket: str, present_ms: int, on: Screen) -> list[str]:
     """The status as names and values, without counters of problems that are zero."""
-    agents = status["attachedAgents"]
+    agents, waiting = status["attachedAgents"], status.get("openQuestions")
     facts = {
         "sessiond": f"{status['version']}, running for {duration(status['uptimeMs'])} (pid {status['pid']})",
         "store": status["store"],
         "socket": socket,
         "sessions": f"{status['sessions']}, more are being listed" if _is_starting(status) else status["sessions"],
         "runs": f"{status['liveRuns']} live, {status['queuedRuns']} queued",
+        "questions": f"{waiting} {'waits' if waiting == 1 else 'wait'} for an answer" if waiting else None,
         "agents": f"{', '.join(agents)} attached" if agents else None,
         "subscribers": status["subscribers"],
         "watcher": status.get("watcher"),
@@ -57,6 +58,8 @@ def run(args: Args) -> None:
     lines(show(status, locate.socket_path(args.socket), now_ms(), screen_of()))
     if status.get("reloadProblem"):
         note(f"the configuration was not taken over, the old one holds: {status['reloadProblem']}")
+    if status.get("openQuestions"):
+        note("what is asked, and the lines that answer: sessiond questions")
     if status["deadLetters"] or status["corruptRecords"]:
         note("what they are: sessiond doctor")
     linger = advice()

@@ -30,6 +30,7 @@ class DaemonStatusResult(Result, frozen=True, kw_only=True):
     sessions: Annotated[int, says("How many sessions there are, without archived ones.")]
     live_runs: Annotated[int, says("How many runs are executing.")]
     queued_runs: Annotated[int, says("How many accepted runs are queued.")]
+    open_questions: Annotated[int, says("How many questions of agents wait for an answer.")]
     attached_agents: Annotated[dict[str, int], says("How many connections run each attached agent, by agent id.")]
     subscribers: Annotated[int, says("How many connections follow sessions.")]
     dead_letters: Annotated[int, says("How many deliveries were given up.")]
@@ -65,6 +66,7 @@ def handle(ctx: Context, params: NoParams) -> DaemonStatusResult:  # noqa: ARG00
         sessions=len(services.store.catalog),
         live_runs=services.supervisor.live_runs(),
         queued_runs=services.supervisor.queued_runs(),
+        open_questions=len(services.questions.open_questions()),
         attached_agents=services.attached.counts(),
         subscribers=len(services.bus),
         dead_letters=len(services.outbox.dead_letters),
