@@ -1,4 +1,6 @@
-"""`sessiond agents`: list the agents, and find installed programs that could be configured as agents."""
+"""`sessiond agents`: list the agents, those that wait for an answer first, and find installed programs that could be
+configured as agents.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ import os
 from sessiond.cli.agents_trial import COMMAND as TEST
 from sessiond.cli.config import CONFIG, path_of
 from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command
-from sessiond.cli.frame.daemon import ask
+from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
 from sessiond.cli.frame.failures import BAD_CONFIG, CommandFailed, note
+from sessiond.cli.frame.question_names import count_questions
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import Screen, screen_of
 from sessiond.cli.terminal.table import Column, render
@@ -26,16 +29,24 @@ def show(agents: list[dict[str, Any]], on: Screen) -> list[str]:
         Column("SANDBOX", lambda agent: "yes" if agent["sandboxed"] else "no", keep=3),
         Column("ATTACHED", _describe_attached, keep=6, style=lambda text: "yellow" if text == "no" else "green"),
         Column("RUNNING", lambda agent: agent.get("liveRuns") or None, right=True, keep=4, style="blue"),
+        Column("WAITING", lambda agent: agent.get("questions") or None, right=True, keep=8, style="yellow"),
     )
     return render(columns, agents, on)
 
 
 def run(args: Args) -> None:
-    found = ask(args, "agents_list")
+    with connect(args) as client:
+        found = client.call("agents_list", timeout_s=CALL_TIMEOUT_S)
+        waiting = {} if args.json else count_questions(client)
     if args.json:
         as_json(found)
         return
-    lines(show(found["agents"], screen_of()))
+    agents = [{**agent, "questions": waiting.pop(agent["id"], 0)} for agent in found["agents"]]
+    agents.sort(key=lambda agent: not agent["questions"])  # what waits comes first, else the order is kept
+    lines(show(agents, screen_of()))
+    if waiting or any(agent["questions"] for agent in agents):
+        elsewhere = f", {sum(waiting.values())} of other programs' sessions" if waiting else ""
+        note(f"what they wait for{elsewhere}, and the lines that answer: sessiond questions")
     if any(_describe_attached(agent) == "no" for agent in found["agents"]):
         note("an attached agent is a program that connects; until it does, messages to it wait")
 
@@ -77,7 +88,7 @@ def detect(args: Args) -> None:
 
 COMMAND = Command(
     "agents",
-    "Show the agents, who is attached and what runs.",
+    "Show the agents, who is attached, what runs and what waits for your answer.",
     run=run,
     options=CLIENT_OPTIONS,
     examples=("sessiond agents", "sessiond agents detect >> ~/.config/sessiond/config.toml"),

@@ -17,8 +17,11 @@ from sessiond.cli.documents import contents, markdown, web_page
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
 from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed, note
-from sessiond.cli.history import MARKERS, RUN_ENDS
-from sessiond.cli.terminal.times import clock, quantity
+from sessiond.cli.frame.question_facts import question_facts
+from sessiond.cli.terminal.message import moment_of
+from sessiond.cli.terminal.question import QuestionFact, take_facts
+from sessiond.cli.terminal.times import clock, moment_in, quantity
+from sessiond.cli.terminal.transcript import MARKERS, RUN_ENDS
 from sessiond.errors import pluralize
 from sessiond.ranges import HISTORY_BYTES, HISTORY_LIMIT, LIST_LIMIT
 
@@ -133,15 +136,18 @@ def _write_messages(client: Client, session: str, form: str, mask: Mask, out: Bi
     """
     params = {"sessionKey": session, "limit": HISTORY_LIMIT.most, "maxBytes": HISTORY_BYTES.most}
     params |= {"includeTools": True, "includeRuns": True}
+    facts = [] if form == "jsonl" else question_facts(client, session, mask)
     count, redacted, ends = 0, False, [0]
     with tempfile.TemporaryFile() as spool:
         while True:
             page = client.call("sessions_history", params, timeout_s=CALL_TIMEOUT_S)
-            for text in _messages(page, form, mask):
+            is_oldest = not page["hasMore"] or not page.get("nextCursor")
+            asked = [] if form == "jsonl" else _facts_of_page(facts, page, is_oldest=is_oldest)
+            for text in _messages(page, form, mask, asked):
                 spool.write(_encode(text))
             ends.append(spool.tell())
             count, redacted = count + len(page["messages"]), redacted or bool(page.get("contentRedacted"))
-            if not page["hasMore"] or not page.get("nextCursor"):
+            if is_oldest:
                 break
             params = {**params, "cursor": page["nextCursor"]}
         for begin, end in reversed(list(itertools.pairwise(ends))):
@@ -150,8 +156,25 @@ def _write_messages(client: Client, session: str, form: str, mask: Mask, out: Bi
     return count, redacted
 
 
-def _messages(page: dict[str, Any], form: str, mask: Mask) -> Iterator[str]:
-    """The text of each message of a page, of the markers before it and of the ends of runs without a reply."""
+def _facts_of_page(facts: list[QuestionFact], page: dict[str, Any], *, is_oldest: bool) -> list[QuestionFact]:
+    """Those of `facts` that belong to a page, removed from there; pages come newest first."""
+    moments = [_moment(message, place) for message, place in zip(page["messages"], page["positions"], strict=True)]
+    if is_oldest or not moments or moments[0] is None:
+        return take_facts(facts, None) if is_oldest else []
+    older = take_facts(facts, moments[0] - 1)
+    taken, facts[:] = list(facts), older
+    return taken
+
+
+def _moment(message: dict[str, Any], place: dict[str, Any]) -> int | None:
+    moment = moment_of(message)
+    return moment_in(place.get("timestamp")) if moment is None else moment
+
+
+def _messages(page: dict[str, Any], form: str, mask: Mask, facts: list[QuestionFact]) -> Iterator[str]:
+    """The text of each message of a page, of the markers and of what was asked before it, and of the ends of runs
+    without a reply.
+    """
     files = {one["seq"]: one["files"] for one in page.get("attachments") or ()}
     between = sorted(
         [(marker["seq"], 0, marker) for marker in page.get("markers") or ()]
@@ -162,6 +185,9 @@ def _messages(page: dict[str, Any], form: str, mask: Mask) -> Iterator[str]:
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while shows is not None and between and between[0][0] <= place["seq"]:
             yield from _entries_between(shows, between.pop(0)[2], mask)
+        moment = _moment(message, place)
+        if shows is not None and moment is not None:
+            yield from _fact_entries(shows, take_facts(facts, moment))
         shown = mask(message)
         if shows is None:
             yield _line({name: place.get(name) for name in ("seq", "id", "timestamp")} | {"message": shown})
@@ -171,6 +197,13 @@ def _messages(page: dict[str, Any], form: str, mask: Mask) -> Iterator[str]:
     if shows is not None:
         for _, _, rest in between:
             yield from _entries_between(shows, rest, mask)
+        yield from _fact_entries(shows, facts)
+
+
+def _fact_entries(shows: ModuleType, facts: list[QuestionFact]) -> Iterator[str]:
+    for fact in facts:
+        one = contents.fact_entry(fact.who, fact.text, fact.moment_ms)
+        yield shows.message(one, _local_time(one.moment_ms))
 
 
 def _entries_between(shows: ModuleType, what: dict[str, Any], mask: Mask) -> Iterator[str]:

@@ -8,7 +8,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, 
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.terminal.escape import escape, one_line
-from sessiond.cli.terminal.output import as_json, lines
+from sessiond.cli.terminal.output import as_json, as_tsv, lines
 from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
@@ -51,7 +51,7 @@ def _show(page: dict[str, Any], args: Args) -> None:
         show_paged(show(messages, now_ms(), screen_of()))
     else:
         rows = [(one.get("timestamp"), one.get("from"), one["text"], one.get("id")) for one in messages]
-        lines(_as_tsv(TITLES, rows))
+        lines(as_tsv(TITLES, rows))
     key = page["sessionKey"]
     if not messages:
         note(f"nothing unread; what was read: sessiond history {key}")
@@ -86,7 +86,7 @@ def _show_overview(client: Client, *, json: bool) -> None:
         show_paged(_table(inboxes, now_ms(), screen_of()))
     else:
         rows = [(one["sessionKey"], one["unread"], one["hasMore"], one.get("oldest")) for one in inboxes]
-        lines(_as_tsv(OVERVIEW_TITLES, [(key, count, int(more), oldest) for key, count, more, oldest in rows]))
+        lines(as_tsv(OVERVIEW_TITLES, [(key, count, int(more), oldest) for key, count, more, oldest in rows]))
     note("read one: sessiond inbox KEY" if inboxes else "no program has an inbox yet; a first one: sessiond setup")
 
 
@@ -108,10 +108,6 @@ def _table(inboxes: list[dict[str, Any]], present_ms: int, on: Screen) -> list[s
         Column("OLDEST", lambda inbox: ago(moment_in(inbox.get("oldest")), present_ms), keep=7),
     )
     return render(columns, inboxes, on)
-
-
-def _as_tsv(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
-    return ["\t".join("" if fact is None else one_line(str(fact)) for fact in line) for line in (titles, *rows)]
 
 
 COMMAND = Command(

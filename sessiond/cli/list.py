@@ -1,4 +1,4 @@
-"""`sessiond list`: list the sessions, newest first."""
+"""`sessiond list`: list the sessions, those that wait for an answer first, then newest first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import sys
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
+from sessiond.cli.frame.question_names import count_questions
 from sessiond.cli.frame.sources import HERE, SOURCE, here_if
+from sessiond.cli.terminal import output
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
-from sessiond.cli.terminal.screen import Screen, TableKeys, screen_of
+from sessiond.cli.terminal.screen import Screen, TableKeys, clip, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, now_ms, quantity
 from sessiond.errors import pluralize
@@ -34,11 +36,15 @@ TITLES = (
     "title",
     "source",
     "cwd",
+    "state",
+    "questions",
 )
 STATUS_STYLES = {
+    "waiting": "yellow",
     "running": "blue",
     "queued": "yellow",
     "ok": "green",
+    "done": "green",
     "error": "red",
     "timeout": "red",
     "aborted": "red",
@@ -46,11 +52,11 @@ STATUS_STYLES = {
 
 
 def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
-    """The rows as a table; messages that a row contains follow it."""
+    """The rows as a table; what a row waits for and messages that it contains follow it."""
     keys = TableKeys(row["key"] for row in rows)
     columns = (
         Column("KEY", lambda row: row["key"], least=keys.least, keep=9, style="bold", fit=keys.clip),
-        Column("STATUS", _status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
+        Column("STATUS", _shown_status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
         Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
         Column("MSGS", _messages, right=True, keep=6),
         # Input and output tokens together, which the cost is for; not the size of the context.
@@ -60,13 +66,15 @@ def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
         Column("TITLE", _title, least=30, keep=7),
     )
     table = render(columns, rows, on)
-    if not any(row.get("messages") for row in rows):
+    if not any(row.get("messages") or row.get("waiting") for row in rows):
         return table
     from sessiond.cli.terminal.message import moment_of, paragraph
 
     shown = table[:1]
     for row, line in zip(rows, table[1:], strict=True):
         shown.append(line)
+        if row.get("waiting"):
+            shown.append(_waiting_line(row["waiting"], present_ms, on))
         for message in row.get("messages") or ():
             shown += ["  " + text for text in paragraph(message, moment_of(message), present_ms, on)]
     return shown
@@ -90,16 +98,24 @@ def run(args: Args) -> None:
             more = client.call("sessions_list", asked, timeout_s=CALL_TIMEOUT_S)
             sessions = [*found["sessions"], *more["sessions"]]
             found = {**more, "sessions": sessions, "count": len(sessions)}
+        # A session that waits may be on a later page.
+        elsewhere = sum(count_questions(client).values()) if found.get("hasMore") and not args.json else 0
     if args.json:
         as_json(found)
         return
+    rows = waiting_first(found["sessions"])
     if sys.stdout.isatty() or args.messages:
-        show_paged(show(found["sessions"], now_ms(), screen_of()))
+        show_paged(show(rows, now_ms(), screen_of()))
     else:
-        lines(as_tsv(found["sessions"]))
+        lines(as_tsv(rows))
     if not found["sessions"]:
         narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search", "sources", "cwd"))
         note("no session fits" if narrowed else 'no sessions yet; send a first message: sessiond send main "hello"')
+    asked = sum((row.get("waiting") or {}).get("questions", 0) for row in rows)
+    if asked:
+        note("what they wait for, and the lines that answer: sessiond questions")
+    if elsewhere > asked:
+        note(f"{pluralize(elsewhere - asked, 'more question')} in sessions that are not shown: sessiond questions")
     if found.get("hasMore"):
         note("there are more: --all, or --search")
     if found.get("partial"):
@@ -115,15 +131,16 @@ def _tokens(row: dict[str, Any]) -> int | None:
 
 def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
     """The rows for programs: a title line, then one line per row with all columns; times in milliseconds."""
-    table: list[tuple[Any, ...]] = [TITLES]
+    table: list[tuple[Any, ...]] = []
     for row in rows:
         name = row.get("label") or row.get("displayName")
         facts = (row["key"], _status(row), row.get("updatedAt"), _messages(row), _tokens(row))
-        more = (row.get("title"), row.get("source"), row.get("cwd"))
+        waiting = row.get("waiting") or {}
+        more = (row.get("title"), row.get("source"), row.get("cwd"), row.get("state"), waiting.get("questions"))
         table.append(
             (*facts, _exact_cost(row.get("estimatedCostUsd")), row.get("model"), name, row.get("sessionId"), *more)
         )
-    return ["\t".join("" if fact is None else one_line(str(fact)) for fact in line) for line in table]
+    return output.as_tsv(TITLES, table)
 
 
 def _messages(row: dict[str, Any]) -> int | None:
@@ -140,6 +157,33 @@ def _status(row: dict[str, Any]) -> str:
     return f"{row.get('status') or ''}{f' +{queued}' if queued else ''}".strip()
 
 
+def waiting_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that wait for a person, the longest first, then the others as they are."""
+    waiting = [row for row in rows if _waits(row)]
+    waiting.sort(key=lambda row: (row.get("waiting") or {}).get("since") or row.get("updatedAt", 0))
+    return [*waiting, *(row for row in rows if not _waits(row))]
+
+
+def _waits(row: dict[str, Any]) -> bool:
+    return row.get("state") == "waiting" or bool(row.get("waiting"))
+
+
+def _shown_status(row: dict[str, Any]) -> str:
+    """The status of its last run; where it waits or another program runs it, its state."""
+    if _waits(row):
+        return "waiting"
+    state = row.get("state")
+    return _status(row) or (str(state) if state not in (None, "idle") else "")
+
+
+def _waiting_line(waiting: dict[str, Any], present_ms: int, on: Screen) -> str:
+    """The oldest question, how long it waits, and how many there are besides."""
+    more = f" (and {waiting['questions'] - 1} more)" if waiting.get("questions", 1) > 1 else ""
+    text = f"  ? {ago(waiting.get('since'), present_ms)}: {one_line(str(waiting.get('title') or 'a question'))}"
+    room = None if on.width is None else max(on.width - len(more), 10)
+    return on.paint((text if room is None else clip(text, room)) + more, "yellow")
+
+
 def _cost(dollars: float | None) -> str:
     return "" if dollars is None else f"${dollars:.2f}"
 
@@ -151,7 +195,7 @@ def _exact_cost(dollars: float | None) -> str | None:
 
 COMMAND = Command(
     "list",
-    "Show the sessions, newest first.",
+    "Show the sessions, newest first; those that wait for your answer before all others.",
     run=run,
     description="A table on a terminal; tab-separated values with a title line elsewhere.",
     options=(

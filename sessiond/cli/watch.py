@@ -7,11 +7,13 @@ import sys
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import connect, connect_quietly
 from sessiond.cli.frame.run_ends import MissedRunEnds, is_run_end
+from sessiond.cli.frame.watched_questions import ANSWERED, ASKED, WatchedQuestions
 from sessiond.cli.patch import FIELDS
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
 from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, TOOL_ROLES, moment_of, short, who_of
-from sessiond.cli.terminal.output import json_line
+from sessiond.cli.terminal.output import json_line, lines
+from sessiond.cli.terminal.question import ID_DIGITS, answer_text, question_lines, title_of
 from sessiond.cli.terminal.screen import Screen, clip, clip_key, columns_of, pad, screen_of
 from sessiond.cli.terminal.times import clock, duration, now_ms
 from sessiond.client.wire import Event
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # Columns for the key; the text needs the rest. A key with a shortened UUID takes 32.
 KEY_WIDTH, WIDE_KEY_WIDTH, WIDE = 24, 32, 100
+# Of a question's detail; `sessiond questions` shows more.
+MOST_WATCHED_DETAIL_LINES = 5
 _PHASES = {
     "start": ("run", "started", "blue"),
     "end": ("run", "ended", "green"),
@@ -37,7 +41,8 @@ _PHASES = {
 def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, Any]] | None = None) -> str | None:
     """The event as `time session who what`; None for events that are only for programs (deltas, internal changes).
 
-    `known` are the settings of each session as last shown; updated by this call.
+    `known` are the settings of each session as last shown; updated by this call. Questions have more than a line:
+    `question_event_lines`.
     """
     key = one_line(str(event.get("sessionKey", "")))
     moment = present_ms
@@ -50,6 +55,8 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
         case "session.tool" if event.get("phase") in ("start", "end"):
             who, style = "tool", "yellow"
             text = one_line(f"{event.get('name', '?')} {event['phase']}")
+        case "sessions.changed" if event.get("reason") in ("question", "answer"):
+            return None  # it has an event of its own
         case "sessions.changed" if event.get("phase") in _PHASES:
             who, what, style = _PHASES[event["phase"]]
             outcome = _outcome(event)
@@ -62,12 +69,33 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
             who, text, style = "resync", one_line(f"read again ({event.get('reason')})"), "dim"
         case _:
             return None
-    when = clock(moment, present_ms)
+    return _line(clock(moment, present_ms), key, who, text, style=style, on=on)
+
+
+def _line(when: str, key: str, who: str, text: str, *, style: str, on: Screen) -> str:
     head = _head(when, key, who, on)
     if on.width is not None:
         text = clip(text, max(on.width - columns_of(head), 10))
     who_at = len(head) - ROLE_WIDTH - 1 if head.isascii() else head.rindex(clip(who, ROLE_WIDTH))
     return on.paint(head[: len(when)], "dim") + head[len(when) : who_at] + on.paint(head[who_at:], style) + text
+
+
+def question_event_lines(event: Event, question: dict[str, Any] | None, present_ms: int, on: Screen) -> list[str]:
+    """What was asked, with the lines that answer it, or how a question ended. `question`: as `WatchedQuestions.take`
+    has it.
+    """
+    key = one_line(str(event.get("sessionKey", "")))
+    if event.name == ANSWERED:
+        answer = event.get("answer") or {}
+        when = clock(answer.get("at") or present_ms, present_ms)
+        text = f"{str(event.get('id'))[:ID_DIGITS]}  {answer_text(answer, (question or {}).get('options'))}"
+        return [_line(when, key, "answer", text, style="yellow", on=on)]
+    if question is None:
+        return []
+    when = clock(question.get("askedAt") or present_ms, present_ms)
+    head = _line(when, key, "question", title_of(question), style="yellow", on=on)
+    is_cut = not head.endswith(title_of(question))
+    return [head, *question_lines(question, on, with_title=is_cut, most_detail_lines=MOST_WATCHED_DETAIL_LINES)]
 
 
 class GrowingMessages:
@@ -131,6 +159,11 @@ def run(args: Args) -> None:
     growing = GrowingMessages()
 
     def show(event: Event) -> None:
+        if event.name in (ASKED, ANSWERED):
+            live.clear()
+            lines(question_event_lines(event, questions.take(event), now_ms(), on))
+            sys.stdout.flush()
+            return
         if event.name == "session.delta":
             live.take(event, _head(clock(now_ms(), now_ms()), one_line(str(event["sessionKey"])), "writing", on))
             return
@@ -148,7 +181,14 @@ def run(args: Args) -> None:
 
     with connect(args) as client, connect_quietly(args) as beside:
         missed = MissedRunEnds(beside, args.key, show_end)
-        events = client.subscribe(args.key, args.after, with_changes=True, on_connect=missed.on_connect)
+        questions = WatchedQuestions(beside, args.key, show)
+
+        def on_connect() -> None:
+            missed.on_connect()
+            if not args.json:
+                questions.on_connect()
+
+        events = client.subscribe(args.key, args.after, with_changes=True, on_connect=on_connect)
         for event in events:
             is_new = missed.take(event)
             if args.json:
@@ -166,9 +206,10 @@ COMMAND = Command(
     "watch",
     "Follow everything that happens, in one session or in all of them.",
     run=run,
-    description="Goes on by itself when the daemon restarts, and then shows what was missed first. On a terminal the "
-    "last line shows what is being written. With --json every event is one line, deltas of running replies included; a "
-    "message that its program writes in parts comes with each of them, whole, under the same messageId.",
+    description="A question of an agent is shown with the lines that answer it. Goes on by itself when the daemon "
+    "restarts, and then shows what was missed first. On a terminal the last line shows what is being written. With "
+    "--json every event is one line, deltas of running replies included; a message that its program writes in parts "
+    "comes with each of them, whole, under the same messageId.",
     arguments=(Argument("key", "Only this session.", required=False, complete="key"),),
     options=(
         Option("--after", "Begin after this cursor of the session, not now.", metavar="CURSOR"),

@@ -152,7 +152,7 @@ def test_raw_history_is_one_line_of_json_for_each_line_of_the_file(fake: Any, se
 def test_markers_stand_between_the_messages(fake: Any, sessiond: Sessiond) -> None:
     messages = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     positions = [{"id": "a", "seq": 1, "cursor": "c"}, {"id": "b", "seq": 2, "cursor": "c"}]
-    page = {"messages": messages, "positions": positions, "hasMore": False}
+    page = {"sessionKey": MAIN, "messages": messages, "positions": positions, "hasMore": False}
     answer_with(fake, sessions_history={**page, "markers": [{"kind": "compaction", "seq": 2, "cursor": "c"}]})
     first, marker, second = sessiond("history", "main", "--system").out.splitlines()
     assert ("one" in first, "summed up" in marker, "two" in second) == (True, True, True)
@@ -218,9 +218,9 @@ def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond:
     answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
     assert done.out.splitlines() == [
-        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId\ttitle\tsource\tcwd",
-        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1\t\t\t",
-        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1\t\t\t",
+        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId\ttitle\tsource\tcwd\tstate\tquestions",
+        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1\t\t\t\t\t",
+        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1\t\t\t\t\t",
     ]
     assert done.err.splitlines() == [
         "  there are more: --all, or --search",

@@ -82,6 +82,11 @@ def note_entry(text: str, timestamp: object) -> ShownMessage:
     return ShownMessage("note", "", moment_in(timestamp), [ShownPart(NOTE, text)])
 
 
+def fact_entry(who: str, text: str, moment_ms: int) -> ShownMessage:
+    """What was asked or answered at this time."""
+    return ShownMessage(who, "", moment_ms, [ShownPart(NOTE, text)])
+
+
 def text_and_code(text: str) -> Iterator[ShownPart]:
     """The text with its fenced blocks of code apart. A fence that is not closed ends with the text."""
     gathered: list[str] = []

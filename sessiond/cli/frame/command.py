@@ -24,7 +24,7 @@ class Option:
 
     `kind` is flag, text, int (of at least 0), count (an int of at least 1), number (a float of at least 0) or duration
     (seconds, from `90`, `15m`, `90d`).
-    `complete` names what the shell completes: `key`, `agent` or `file`.
+    `complete` names what the shell completes: `key`, `agent`, `question`, `option` (of a question) or `file`.
     """
 
     def __init__(

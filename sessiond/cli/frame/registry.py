@@ -26,6 +26,8 @@ COMMANDS = {
         "web": "",
         "search": "",
         "usage": "",
+        "questions": "",
+        "answer": "",
         "spawn": "",
         "agents": "",
         "create": "",

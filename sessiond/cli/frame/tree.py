@@ -156,6 +156,8 @@ def _completer(source: str | None, choices: Iterable[str]) -> Callable[..., list
             return [CompletionItem(incomplete, type="file")]
         if source == "param":
             offered: Iterable[str] = completion.offers_of_params(ctx.params.get("method"), incomplete)
+        elif source == "option":
+            offered = completion.offers_of_options(ctx.params.get("id"))
         else:
             offered = choices or completion.offers(source)
         return [CompletionItem(value) for value in offered if value.startswith(incomplete)]

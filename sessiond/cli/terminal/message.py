@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-ROLE_STYLES = {"user": "cyan", "assistant": "green", "toolResult": "yellow", "run": "red"}
+ROLE_STYLES = {
+    "user": "cyan",
+    "assistant": "green",
+    "toolResult": "yellow",
+    "run": "red",
+    "question": "yellow",
+    "answer": "yellow",
+}
 ROLE_WIDTH = 9
 TOOL_ROLES = ("toolResult", "tool", "bashExecution")
 # What is shown of a message that has no other part than the thoughts of a model.

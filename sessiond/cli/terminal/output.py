@@ -1,13 +1,15 @@
-"""Writing to stdout: lines of text, and JSON that is one line for programs and indented for people."""
+"""Writing to stdout: lines of text, tab-separated values, and JSON: one line for programs, indented for people."""
 
 from __future__ import annotations
 
 import json
 import sys
 
+from sessiond.cli.terminal.escape import one_line
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 # JSON leaves C1 controls, bidi and line separators as they are; as escapes they are the same JSON, and have no
 # effect on a terminal. All of them can only occur inside strings.
@@ -21,6 +23,11 @@ UNSAFE_IN_JSON = {
 def lines(texts: Iterable[str]) -> None:
     for text in texts:
         sys.stdout.write(text + "\n")
+
+
+def as_tsv(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The rows for programs: a title line, then the cells of each row, tab-separated; None is an empty cell."""
+    return ["\t".join("" if cell is None else one_line(str(cell)) for cell in row) for row in (titles, *rows)]
 
 
 def as_json(value: object) -> None:

@@ -84,6 +84,21 @@ def clip(text: str, width: int) -> str:
     return kept + "…"
 
 
+def fold(text: str, width: int | None) -> list[str]:
+    """`text` in pieces of at most `width` columns, at least one; None for no limit."""
+    if width is None or columns_of(text) <= width:
+        return [text]
+    pieces, used = [""], 0
+    for char in text:
+        columns = columns_of(char)
+        if used + columns > width and pieces[-1]:
+            pieces.append("")
+            used = 0
+        pieces[-1] += char
+        used += columns
+    return pieces
+
+
 def clip_key(key: str, width: int, digits: int = _DIGITS) -> str:
     """A session's key in at most `width` columns: first its UUID is shortened, down to so many digits."""
     if columns_of(key) <= width:
