@@ -72,6 +72,8 @@ def check(source: ConfigText) -> None:
     for name, table in data.get("sources", {}).items():
         if isinstance(table, dict):
             _check_path(source, ("sources", name, "path"), table.get("path"))
+    for index, rule in enumerate(data.get("notify", ())):
+        _check_path(source, ("notify", index, "headersFile"), rule.get("headersFile"))
 
 
 def _check_http(source: ConfigText, table: dict[str, Any]) -> None:

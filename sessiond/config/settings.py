@@ -30,6 +30,7 @@ from sessiond.config.agents import (
     Thinking,
     Word,
 )
+from sessiond.config.notify import NotifyRule, applicable_rule_keys, check_rules
 from sessiond.config.source import ConfigText, type_info
 from sessiond.errors import ConfigError
 
@@ -38,6 +39,7 @@ __all__ = [
     "AgentDefaults",
     "AgentsConfig",
     "Config",
+    "NotifyRule",
     "Preset",
     "RuntimeConfig",
     "SandboxConfig",
@@ -260,6 +262,7 @@ class Config(Table, frozen=True):
     sources: SourcesConfig = SourcesConfig()
     search: SearchConfig = SearchConfig()
     acp: AcpConfig = AcpConfig()
+    notify: tuple[NotifyRule, ...] = ()
 
     def default_agent(self) -> str:
         """The id of the agent with `default = true`, else of the first."""
@@ -315,6 +318,7 @@ def parse(text: str, name: str = "config.toml") -> Config:
     source = ConfigText(name, text)
     source.check(type_info(Config))
     config_rules.check(source)
+    check_rules(source, source.data.get("notify", []))
     data = config_rules.inherit(source.data, default_agent={"id": "main", "runtime": {"type": "echo"}})
     return msgspec.convert(data, Config, dec_hook=_decode)
 
@@ -328,6 +332,7 @@ def to_document(config: Config) -> dict[str, Any]:
     assert isinstance(found, dict)
     for agent in found["agents"]["list"]:
         agent["runtime"] = config_rules.applicable_keys(agent["runtime"])
+    found["notify"] = [applicable_rule_keys(rule) for rule in found["notify"]]
     return _without_none(found)
 
 

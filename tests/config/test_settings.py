@@ -109,6 +109,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "sources": {"enabled": True, "keep": False, "claude": {}, "codex": {}, "gemini": {}, "pi": {}, "opencode": {}},
     "search": {"index": True, "budget": 0.1},
     "acp": {},
+    "notify": [],
 }
 # The defaults of a runtime with type = "acp".
 ACP_DEFAULTS: dict[str, Any] = {
@@ -210,6 +211,20 @@ budget = 0.5
 
 [acp]
 defaultAgent = "acp-1"
+
+[[notify]]
+when = ["waiting"]
+agents = ["coder", "claude"]
+command = ["notify-send", "{title}", "{text}", "{body}"]
+body = true
+
+[[notify]]
+when = ["error", "done"]
+agents = ["*"]
+url = "https://ntfy.example/topic"
+format = "text"
+headersFile = "/srv/headers"
+body = false
 
 [http]
 listen = "localhost:7433"
