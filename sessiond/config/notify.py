@@ -19,7 +19,7 @@ from sessiond.config.urls import parse_http_url
 Occasion = Literal["waiting", "error", "done"]
 # Each rule has a task of its own and may keep a thread.
 MAX_RULES = 32
-# The placeholders of a command; those of WORDS hold what agents write.
+# The placeholders of a command. Those of WORDS hold what agents write, and must not be taken for an option.
 WORDS = ("title", "text", "body")
 PLACEHOLDERS = ("id", "when", *WORDS, "sessionKey", "agentId", "questionId")
 

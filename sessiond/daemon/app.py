@@ -13,11 +13,11 @@ import trio
 
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
-from sessiond.conversations.announce_step import make_policy_check
 from sessiond.daemon.logs import FaultLog
 from sessiond.daemon.parts import DaemonParts, watcher_backend
 from sessiond.daemon.saver import IndexSaver
 from sessiond.delivery.channels import Channels
+from sessiond.delivery.notify_targets import NotifyTargets
 from sessiond.delivery.outbox import open_outbox
 from sessiond.events.watch import Watcher, open_watcher
 from sessiond.methods.services import Services
@@ -173,10 +173,11 @@ async def _open_parts(
     async with open_outbox(
         store,
         channels,
+        NotifyTargets(lambda: parts.config().notify, environ=os.environ, cwd=Path("/")),
         clock,
         durable=config.store.durability == "sync",
         settings=lambda: parts.config().delivery,
-        allowed=make_policy_check(store, lambda: parts.config()),  # noqa: PLW0108 - made below
+        allowed=lambda delivery: parts.may_deliver(delivery),  # noqa: PLW0108 - made below
     ) as outbox:
         parts = DaemonParts(
             store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids, environ=environ

@@ -12,7 +12,7 @@ import sessiond
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
-from sessiond.conversations.announce_step import AnnounceStep
+from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
 from sessiond.conversations.continuing import Continuations
 from sessiond.conversations.provenance import ProvenanceStamp
 from sessiond.conversations.reply_back import ReplyBack
@@ -20,7 +20,8 @@ from sessiond.conversations.send import MessageSender
 from sessiond.daemon.credentials import RunCredentials
 from sessiond.daemon.host import DaemonHost
 from sessiond.daemon.saver import IndexSaver
-from sessiond.delivery.channels import Channels
+from sessiond.delivery.channels import Channels, Delivery
+from sessiond.delivery.notifier import RuleNotifier
 from sessiond.delivery.outbox import Outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
@@ -80,10 +81,8 @@ class DaemonParts:
         self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._close_connections)
         self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
         self.host = self._build_host(sockets)
-        self.questions = QuestionDesk(store, clock, ids)
-        self.supervisor = RunSupervisor(
-            store, self.bus, self.host, clock, ids, follow_ups=self.follow_ups, desk=self.questions
-        )
+        self.questions, self.supervisor = self._build_runs()
+        self.notifier = RuleNotifier(store, outbox, self.supervisor, self.config, clock, is_open=self.questions.is_open)
         self.feed = TranscriptFeed(
             store,
             self.bus,
@@ -99,6 +98,7 @@ class DaemonParts:
         self.continuations = Continuations(
             self.session_changes, self.config, complete=self.sources.complete, environ=environ
         )
+        self._follows_policy = make_policy_check(store, self.config)
         self.announcing = AnnounceStep(store, channels, outbox, self.config, clock)
         self.provenance = ProvenanceStamp(self.announcing, self.config, clock, ids)
         self.spawner = self._build_spawner()
@@ -111,9 +111,13 @@ class DaemonParts:
         """The current configuration; a reload replaces it."""
         return self.services.config
 
-    def follow_ups(self) -> tuple[Announcer, ReplyBack]:
+    def follow_ups(self) -> tuple[Announcer, ReplyBack, RuleNotifier]:
         """The parts that continue after the end of a run and after a restart. Each ignores runs of others."""
-        return self.announcer, self.conversations
+        return self.announcer, self.conversations, self.notifier
+
+    def may_deliver(self, delivery: Delivery) -> bool:
+        """Whether a delivery of the outbox is still to be made, which is asked before every attempt."""
+        return self.notifier.is_due(delivery) if delivery.notification is not None else self._follows_policy(delivery)
 
     def _knows_all_sessions(self) -> bool:
         return self.sources.listed.is_set() and not self.sources.partial_count
@@ -132,6 +136,25 @@ class DaemonParts:
         credentials = RunCredentials(self.tokens, sockets / "runs", self._run_scopes)
         credentials.clear()
         return DaemonHost(self.config, self.store, self.attached, credentials, sockets / "agent.sock", clock=self.clock)
+
+    def _build_runs(self) -> tuple[QuestionDesk, RunSupervisor]:
+        desk = QuestionDesk(
+            self.store,
+            self.clock,
+            self.ids,
+            on_asked=lambda asked: self.notifier.question_asked(asked),  # noqa: PLW0108
+        )
+        supervisor = RunSupervisor(
+            self.store,
+            self.bus,
+            self.host,
+            self.clock,
+            self.ids,
+            follow_ups=self.follow_ups,
+            before_end=lambda run: self.notifier.before_end(run),  # noqa: PLW0108
+            desk=desk,
+        )
+        return desk, supervisor
 
     def _build_spawner(self) -> Spawner:
         return Spawner(

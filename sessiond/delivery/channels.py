@@ -13,15 +13,13 @@ import msgspec
 import trio
 
 from sessiond.config.settings import ChannelConfig
-from sessiond.delivery.channel_command import command_for
+from sessiond.delivery.channel_command import CommandFailure, command_for, run_command
+from sessiond.delivery.notification import Notification
 from sessiond.errors import Unsupported
-from sessiond.model.keys import CanonicalKey
+from sessiond.model.keys import AnyKey
 from sessiond.model.lax import Count, Milliseconds
 from sessiond.policy.target import IN_TRANSCRIPT, Target
-from sessiond.runtimes import process
 from sessiond.runtimes.attached import AgentConnectionLost, RefusedByAgent
-from sessiond.runtimes.launcher import CannotStart
-from sessiond.runtimes.runtime import Shortage
 
 # How long an adapter or a command may take for one delivery before the attempt counts as failed.
 ANSWER_S = 30.0
@@ -32,13 +30,13 @@ MAX_COMMANDS = 4
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One text to deliver. `title` is for channels that show one. Times are milliseconds since 1970.
 
-    `failed_at` is set on a dead letter, which is not tried again.
+    `failed_at` is set on a dead letter, which is not tried again. A `notification` goes to the target of its rule.
     """
 
     delivery_id: str
     channel: str
     to: str
-    session_key: CanonicalKey
+    session_key: AnyKey
     text: str
     title: str
     created_at: Milliseconds
@@ -47,6 +45,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     attempts: Count = 0
     last_error: str | None = None
     failed_at: Milliseconds | None = None
+    notification: Notification | None = None
 
 
 class NotDelivered(Exception):
@@ -184,16 +183,10 @@ class Channels:
 
     async def _by_command(self, configured: ChannelConfig, delivery: Delivery) -> None:
         command = command_for(configured.command, _fields(delivery), environ=self._environ, cwd=self._cwd)
-        ended: process.ProgramExit | None = None
         try:
-            with trio.move_on_after(ANSWER_S):
-                ended = await process.run(command, _ignore_output)
-        except (CannotStart, Shortage) as error:
+            await run_command(command, f"the command of channel {delivery.channel}", ANSWER_S)
+        except CommandFailure as error:
             raise NotDelivered(str(error)) from None
-        if ended is None:
-            raise NotDelivered(f"the command of channel {delivery.channel} did not end within {ANSWER_S:g} s")
-        if (failure := ended.describe()) is not None:
-            raise NotDelivered(f"{failure}: {ended.stderr}" if ended.stderr else failure)
 
 
 def _fields(delivery: Delivery) -> dict[str, str]:
@@ -208,7 +201,3 @@ def _fields(delivery: Delivery) -> dict[str, str]:
 
 def _present(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
-
-
-async def _ignore_output(_data: bytes) -> None:
-    await trio.lowlevel.checkpoint()

@@ -94,7 +94,9 @@ class HttpPoster:
 
 def _reason_of(error: OSError) -> str:
     # Trio puts the address into the words of the system; errors of names have numbers of their own.
-    return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or errno.EIO)
+    if isinstance(error, socket.gaierror) and error.strerror:
+        return error.strerror
+    return os.strerror(error.errno or errno.EIO)
 
 
 async def _exchange(stream: trio.abc.Stream, url: HttpUrl, headers: Headers, content: bytes) -> int:
@@ -116,4 +118,4 @@ async def _exchange(stream: trio.abc.Stream, url: HttpUrl, headers: Headers, con
             data = await stream.receive_some(_READ_BYTES)
             if not data:
                 raise trio.BrokenResourceError
-            wire.receive_data(data)
+            wire.receive_data(bytes(data))

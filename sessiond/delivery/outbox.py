@@ -12,7 +12,7 @@ import math
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 import trio
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from sessiond.clock import Clock
 from sessiond.config.settings import DeliveryConfig
-from sessiond.delivery.channels import Channels, Delivery, NotDelivered
+from sessiond.delivery.channels import Delivery, NotDelivered
 from sessiond.delivery.outbox_files import OutboxFiles
 from sessiond.errors import StorageError, reason_of
 from sessiond.store.store import SessionStore
@@ -32,6 +32,18 @@ Lane = tuple[str, str | None, str, str | None]
 
 # Deliveries whose times differ by less, or that run back by less, keep the order in which they were created.
 _TIES_MS = 1000
+# Notifications that were given up are kept for whoever asks why none came; of a target that is dead for a week not all.
+MAX_DEAD_NOTIFICATIONS = 1000
+
+
+class Carrier(Protocol):
+    """What makes one attempt at a delivery: the channels, or the targets of notifications."""
+
+    def why_nobody(self, delivery: Delivery) -> str | None:
+        """Why an attempt would reach nobody now, as a sentence; None where there is somebody."""
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Make one attempt; returns when it is acknowledged. NotDelivered if it is not."""
 
 
 class _Lane:
@@ -87,21 +99,26 @@ class _Lane:
 
 
 class Outbox:
-    """Run `run` in the background nursery. `allowed(delivery)` is the send policy, asked before every attempt."""
+    """Run `run` in the background nursery. `allowed(delivery)` is asked before every attempt: the send policy, or
+    whether a notification is still of use.
+    """
 
     def __init__(
         self,
         store: SessionStore,
         files: OutboxFiles,
-        channels: Channels,
+        channels: Carrier,
+        targets: Carrier,
         clock: Clock,
         *,
         settings: Callable[[], DeliveryConfig],
         allowed: Callable[[Delivery], bool],
+        max_dead_notifications: int = MAX_DEAD_NOTIFICATIONS,
     ) -> None:
-        self._files, self._channels, self._clock = files, channels, clock
+        self._files, self._channels, self._targets, self._clock = files, channels, targets, clock
         self._run_sync = store.run_sync
         self._settings, self._allowed = settings, allowed
+        self._max_dead_notifications = max_dead_notifications
         self._known: dict[str, Delivery] = {}
         self._dead: dict[str, Delivery] = {}
         self._held: set[str] = set()
@@ -173,6 +190,25 @@ class Outbox:
         self._newest_ms = created_at  # it runs back where the clock was set back
         return replace(delivery, created_at=created_at)
 
+    async def replace(self, delivery: Delivery) -> None:
+        """As `put`, in place of a delivery on hold with the same id. StorageError."""
+        await self.drop(delivery.delivery_id)
+        await self.put(delivery)
+
+    async def drop(self, delivery_id: str) -> None:
+        """Remove a delivery that is on hold, if there is one with this id; it is not sent."""
+        if delivery_id not in self._held:
+            return
+        self._held.discard(delivery_id)
+        self._known.pop(delivery_id, None)
+        self._places.pop(delivery_id, None)
+        await self._remove(delivery_id)
+
+    def count_sending(self, delivery: Delivery) -> int:
+        """How many deliveries to the same addressee are being sent and not settled."""
+        lane = self._lanes.get(_lane_of(delivery))
+        return len(lane.ids) if lane is not None else 0
+
     def hold(self, delivery_id: str) -> None:
         """Hold a delivery that an earlier process left until `send`. Call it before `run`."""
         self._held.add(delivery_id)
@@ -224,13 +260,14 @@ class Outbox:
         if not self._allowed(delivery):
             await self._settle(delivery, "skipped")
             return None
-        missing = self._channels.why_nobody(delivery)
+        carrier = self._channels if delivery.notification is None else self._targets
+        missing = carrier.why_nobody(delivery)
         if missing is not None:
             # Thousands may wait for one adapter, each of which passes here without waiting for anything.
             await trio.lowlevel.checkpoint()
             return await self._wait_for_somebody(delivery, missing)
         try:
-            await self._channels.deliver(delivery)
+            await carrier.deliver(delivery)
         except NotDelivered as error:
             return await self._note_failure(delivery, str(error))
         await self._settle(delivery, "delivered")
@@ -245,12 +282,7 @@ class Outbox:
         return None
 
     async def _settle(self, delivery: Delivery, status: DeliveryStatus) -> None:
-        # Shielded: an acknowledged delivery must not be sent again because the daemon stops at this moment.
-        with trio.CancelScope(shield=True):
-            try:
-                await self._run_sync(self._files.remove, delivery.delivery_id)
-            except OSError as error:
-                log.warning("a settled delivery cannot be removed", id=delivery.delivery_id, reason=error.strerror)
+        await self._remove(delivery.delivery_id)
         del self._known[delivery.delivery_id]
         log.info("delivery settled", id=delivery.delivery_id, channel=delivery.channel, status=status)
 
@@ -273,9 +305,26 @@ class Outbox:
             log.warning("a dead letter could not be marked", id=delivery.delivery_id, reason=error.message)
         del self._known[delivery.delivery_id]
         self._dead[delivery.delivery_id] = delivery
+        if delivery.notification is not None:
+            await self._forget_oldest_notification()
         # Without the reason: programs repeat their arguments in errors, so it may hold message text. The dead letter
         # has it.
         log.warning("delivery given up", id=delivery.delivery_id, channel=delivery.channel, attempts=delivery.attempts)
+
+    async def _forget_oldest_notification(self) -> None:
+        dead = [one.delivery_id for one in self._dead.values() if one.notification is not None]
+        if len(dead) <= self._max_dead_notifications:
+            return
+        del self._dead[dead[0]]
+        await self._remove(dead[0])
+
+    async def _remove(self, delivery_id: str) -> None:
+        # Shielded: an acknowledged delivery must not be sent again because the daemon stops at this moment.
+        with trio.CancelScope(shield=True):
+            try:
+                await self._run_sync(self._files.remove, delivery_id)
+            except OSError as error:
+                log.warning("a settled delivery cannot be removed", id=delivery_id, reason=error.strerror)
 
     async def _write(self, delivery: Delivery) -> None:
         try:
@@ -292,17 +341,28 @@ def _lane_of(delivery: Delivery) -> Lane:
 @asynccontextmanager
 async def open_outbox(
     store: SessionStore,
-    channels: Channels,
+    channels: Carrier,
+    targets: Carrier,
     clock: Clock,
     *,
     durable: bool,
     settings: Callable[[], DeliveryConfig],
     allowed: Callable[[Delivery], bool],
+    max_dead_notifications: int = MAX_DEAD_NOTIFICATIONS,
 ) -> AsyncIterator[Outbox]:
     """The store's outbox, loaded. Nothing is sent before `run`."""
     files = OutboxFiles(store.root_fd, sync=durable)
     try:
-        outbox = Outbox(store, files, channels, clock, settings=settings, allowed=allowed)
+        outbox = Outbox(
+            store,
+            files,
+            channels,
+            targets,
+            clock,
+            settings=settings,
+            allowed=allowed,
+            max_dead_notifications=max_dead_notifications,
+        )
         await outbox.load()
         yield outbox
     finally:

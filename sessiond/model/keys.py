@@ -22,7 +22,10 @@ SOURCES = ("claude", "codex", "gemini", "pi", "opencode")
 # The id that a program gave its session. It keeps its letters, as it may be a file name.
 NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 # The form of their keys in records.
-ForeignKey = Annotated[str, msgspec.Meta(pattern=rf"^(?:{'|'.join(SOURCES)}):{NATIVE_ID.pattern}\Z")]
+_FOREIGN_FORM = rf"(?:{'|'.join(SOURCES)}):{NATIVE_ID.pattern}"
+ForeignKey = Annotated[str, msgspec.Meta(pattern=rf"^{_FOREIGN_FORM}\Z")]
+# The form of either.
+AnyKey = Annotated[str, msgspec.Meta(pattern=rf"^(?:agent:[a-z0-9][a-z0-9_-]{{0,63}}:.+$|{_FOREIGN_FORM}\Z)")]
 _FOREIGN = tuple(f"{source}:" for source in SOURCES)
 AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SESSION_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")

@@ -8,7 +8,7 @@ Source: runs.md, "Questions".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 import trio
@@ -63,10 +63,14 @@ class OpenQuestion:
 
 
 class QuestionDesk:
-    """All open questions of the daemon. Run `run` in the background nursery."""
+    """All open questions of the daemon. Run `run` in the background nursery. `on_asked` is called with each that is on
+    disk.
+    """
 
-    def __init__(self, store: SessionStore, clock: Clock, ids: Ids) -> None:
-        self._store, self._clock, self._ids = store, clock, ids
+    def __init__(
+        self, store: SessionStore, clock: Clock, ids: Ids, *, on_asked: Callable[[OpenQuestion], None]
+    ) -> None:
+        self._store, self._clock, self._ids, self._on_asked = store, clock, ids, on_asked
         self._open: dict[str, OpenQuestion] = {}
         # Ends that the disk has refused; by the id of their question.
         self._unwritten: dict[str, OpenQuestion] = {}
@@ -99,6 +103,7 @@ class QuestionDesk:
             # What is on disk has been asked, so a write that has begun is not left.
             with trio.CancelScope(shield=True):
                 await self._store.append(session, [Custom(QUESTION, record_data(asked.question))])
+                self._on_asked(asked)
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
                 await asked.decided.wait()
             await self._close(asked, QuestionAnswer(question_id=asked.question.id, outcome="expired", at=0))

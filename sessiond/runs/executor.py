@@ -6,7 +6,7 @@ Knows the runtime and the transcript. Does not know queues or callers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -28,6 +28,8 @@ from sessiond.store.store import Part, SessionStore
 
 log = structlog.get_logger("sessiond.runs")
 
+# What has to be on disk before the end of a run is. It does not raise.
+BeforeEnd = Callable[[Run], Awaitable[None]]
 # The pause before a run is started again after the machine ran out of descriptors, processes or memory.
 _SHORTAGE_PAUSE_S = 1.0
 
@@ -165,14 +167,19 @@ class RunExecutor:
             self.persistence.raise_when_gone(run.session, write), "the start of a run", run_id=run.run_id
         )
 
-    async def write_end(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> bool:
+    async def write_end(
+        self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]], *, before: BeforeEnd | None = None
+    ) -> bool:
         """Write the run's end together with `more(run)`; whether that was done, or the transcript is gone.
 
-        False: the daemon stops before the disk accepts the end; recovery writes one at the next start. Never cancelled:
-        it runs outside the turn's cancel scope, in a detached nursery.
+        `before(run)` is done before each attempt, when the run has the end that is attempted. False: the daemon stops
+        before the disk accepts the end; recovery writes one at the next start. Never cancelled: it runs outside the
+        turn's cancel scope, in a detached nursery.
         """
         while True:
             self._settle(run, end)
+            if before is not None:
+                await before(run)
             compose = partial(self._end_parts, run, end, more)
             try:
                 await self.persistence.append(
@@ -184,6 +191,8 @@ class RunExecutor:
             except TranscriptGone:
                 log.warning("a run ended without its transcript", run_id=run.run_id, session_key=run.key)
                 self._settle(run, ending.transcript_lost_end(run.key))
+                if before is not None:
+                    await before(run)
                 return True
             except SessiondError as error:
                 # The reply cannot be stored: it is too long, or could not be read back. The printed

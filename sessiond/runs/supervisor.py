@@ -22,7 +22,7 @@ from sessiond.questions.desk import QuestionDesk
 from sessiond.runs import run_end as ending
 from sessiond.runs.acceptance import Acceptance
 from sessiond.runs.asking import RunQuestions
-from sessiond.runs.executor import Host, RunExecutor, UnendedRun
+from sessiond.runs.executor import BeforeEnd, Host, RunExecutor, UnendedRun
 from sessiond.runs.persistence import Persistence
 from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.unattended import UnattendedRuns
@@ -56,7 +56,8 @@ class AfterRuns(Protocol):
 class RunSupervisor(Acceptance):
     """All runs of this daemon. Run `run` in the background nursery.
 
-    `follow_ups()` are called for every run; each ignores the runs that do not concern it.
+    `follow_ups()` are called for every run; each ignores the runs that do not concern it. `before_end(run)` is done
+    before an end is written.
     """
 
     def __init__(
@@ -68,10 +69,11 @@ class RunSupervisor(Acceptance):
         ids: Ids,
         *,
         follow_ups: Callable[[], Sequence[AfterRuns]],
+        before_end: BeforeEnd,
         desk: QuestionDesk,
     ) -> None:
         super().__init__(store, host, clock, ids)
-        self._follow_ups = follow_ups
+        self._follow_ups, self._before_end = follow_ups, before_end
         self.questions = RunQuestions(desk, self.park, self.unpark)
         self._executor = RunExecutor(store, bus, host, clock, self.questions)
         self._unattended = UnattendedRuns(
@@ -366,7 +368,7 @@ class RunSupervisor(Acceptance):
 
     async def _finish(self, run: Run, end: ending.RunEnd) -> None:
         """Write the run's end, then wake its waiters, free its slot and call the follow-ups."""
-        if not await self._executor.write_end(run, end, self._parts_at_end):
+        if not await self._executor.write_end(run, end, self._parts_at_end, before=self._before_end):
             return  # recovery writes an end at the next start of the daemon
         self.registry.end(run)
         self._host.retire(run)

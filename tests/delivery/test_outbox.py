@@ -96,6 +96,7 @@ async def open_harness(folder: Path, *, run_sync: Any = inline, attach: bool = T
         async with open_outbox(
             runs.store,
             channels,
+            channels,
             clock(),
             durable=True,
             settings=DeliveryConfig,

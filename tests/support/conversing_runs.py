@@ -184,6 +184,7 @@ async def conversation_harness(
         async with open_outbox(
             runs.store,
             made.channels,
+            made.channels,
             clock(),
             durable=False,
             settings=lambda: made.config.delivery,

@@ -22,7 +22,7 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import KeyRules, agent_of
 from sessiond.model.message import user_message
-from sessiond.questions.desk import QuestionDesk
+from sessiond.questions.desk import OpenQuestion, QuestionDesk
 from sessiond.runs.recovery import Resumable, recover
 from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.supervisor import AfterRuns, RunSupervisor, Work
@@ -36,6 +36,10 @@ MAIN = "agent:main:main"
 
 def ignore_call(*_: object) -> None:
     """A callback that does nothing."""
+
+
+async def do_nothing(*_: object) -> None:
+    """The same, awaited."""
 
 
 async def inline(function: Callable[..., Any], *args: Any) -> Any:
@@ -155,6 +159,9 @@ class RunHarness:
         # What goes on after runs; and what is resumed after a restart, set up before the recovery.
         self.follow_ups: list[AfterRuns] = []
         self.others: list[Resumable] = []
+        self.desk: QuestionDesk
+        self.before_end: Callable[[Run], Awaitable[None]] = do_nothing
+        self.on_asked: Callable[[OpenQuestion], None] = ignore_call
 
     @property
     def agent(self) -> Agent:
@@ -247,12 +254,25 @@ async def run_harness(
         bus = EventBus()
         feed = TranscriptFeed(store, bus, on_lost=ignore_call, on_found=ignore_call)
         made = host or FakeHost(folder.parent)
-        desk = QuestionDesk(store, settings["clock"], settings["ids"])
+        desk = QuestionDesk(
+            store,
+            settings["clock"],
+            settings["ids"],
+            on_asked=lambda asked: harness.on_asked(asked),  # noqa: PLW0108
+        )
         supervisor = RunSupervisor(
-            store, bus, made, settings["clock"], settings["ids"], follow_ups=lambda: harness.follow_ups, desk=desk
+            store,
+            bus,
+            made,
+            settings["clock"],
+            settings["ids"],
+            follow_ups=lambda: harness.follow_ups,
+            before_end=lambda run: harness.before_end(run),  # noqa: PLW0108 - made below
+            desk=desk,
         )
         async with trio.open_nursery() as nursery:
             harness = RunHarness(store, feed, made, supervisor, nursery)
+            harness.desk = desk
             setup(harness)
             await nursery.start(supervisor.run)
             if recovering:
