@@ -28,13 +28,14 @@ from sessiond.client.wire import Event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sessiond.client.agent import AttachedRun
-    from sessiond.client.trio_client import TrioClient
+    from sessiond.client.agent import AttachedRun, BlockingRun
+    from sessiond.client.trio_client import TrioClient, TrioRun
 
 __all__ = [
     "AttachedRun",
     "BadAttachment",
     "BadEnvironment",
+    "BlockingRun",
     "CallTimeout",
     "Cancellation",
     "Client",
@@ -45,16 +46,17 @@ __all__ = [
     "NotPermitted",
     "RpcError",
     "TrioClient",
+    "TrioRun",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name == "TrioClient":
-        from sessiond.client.trio_client import TrioClient
+    if name in ("TrioClient", "TrioRun"):
+        from sessiond.client import trio_client
 
-        return TrioClient
-    if name in ("AttachedRun", "Run"):  # its name in 0.1
-        from sessiond.client.agent import AttachedRun
+        return getattr(trio_client, name)
+    if name in ("AttachedRun", "BlockingRun", "Run"):  # the last is a name in 0.1
+        from sessiond.client import agent
 
-        return AttachedRun
+        return agent.AttachedRun if name == "Run" else getattr(agent, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,12 +9,17 @@ from sessiond.client.wire import CANCELLED, INTERNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
+
+YES_OR_NO = (
+    {"id": "yes", "label": "Yes", "kind": "allow_once"},
+    {"id": "no", "label": "No", "kind": "reject_once"},
+)
 
 
 class AttachedRun:
-    """One run, as `attach` passes it to its handler.
+    """One run, as `attach` passes it to its handler: a BlockingRun, or with the client for Trio a TrioRun.
 
     `message` is the text to answer, `context` the text that precedes it (may be None), `session_key` the session,
     `step` is `primary`, `reply` or `announce`, `params` all params of the request, `token` is for a second connection.
@@ -53,6 +58,47 @@ class AttachedRun:
 
     def _send(self, kind: str, **params: Any) -> None:
         self._notify("run.event", {"runId": self.run_id, "type": kind, **params})
+
+
+class BlockingRun(AttachedRun):
+    """A run of the blocking client."""
+
+    def __init__(
+        self,
+        params: dict[str, Any],
+        notify: Callable[[str, dict[str, Any]], object],
+        cancelled: Callable[[], bool],
+        call: Callable[[str, dict[str, Any]], Any],
+    ) -> None:
+        super().__init__(params, notify, cancelled)
+        self._call = call
+
+    def ask(
+        self,
+        title: str,
+        options: Iterable[Mapping[str, str]] = YES_OR_NO,
+        *,
+        detail: str | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask a person, and wait: `{questionId, outcome, optionId?, note?, answeredBy?}`.
+
+        `outcome` is `answered`, `expired` after `timeout_s`, or `withdrawn` where the run ended meanwhile. Each option
+        is `{id, label, kind}`; kinds are allow_once, allow_always, reject_once and reject_always.
+        """
+        answer: dict[str, Any] = self._call(
+            "agents.ask", question_params(self.run_id, title, options, detail, timeout_s)
+        )
+        return answer
+
+
+def question_params(
+    run_id: str, title: str, options: Iterable[Mapping[str, str]], detail: str | None, timeout_s: float | None
+) -> dict[str, Any]:
+    """The params of `agents.ask`."""
+    more = {"detail": detail, "timeoutSeconds": timeout_s}
+    given = {name: value for name, value in more.items() if value is not None}
+    return {"runId": run_id, "title": title, "options": [dict(option) for option in options], **given}
 
 
 def run_answer(result: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, Self
 
-    from sessiond.client.agent import AttachedRun
+    from sessiond.client.agent import BlockingRun
     from sessiond.client.cancellation import Cancellation
     from sessiond.client.exchange import Handler
     from sessiond.client.wire import Event
@@ -208,16 +208,20 @@ class Client:
     def attach(
         self,
         agent_id: str,
-        handler: Callable[[AttachedRun], object],
+        handler: Callable[[BlockingRun], object],
         *,
         steer: Callable[[str, str], object] | None = None,
     ) -> None:
         """Run the agent `agent_id` here until `close()`. `handler(run)`, in a thread for each run, returns the reply,
-        or the answer of `run.start` as a dict. `steer(run_id, message)` takes messages for a run that is live.
+        or the answer of `run.start` as a dict; `run.ask` asks a person meanwhile. `steer(run_id, message)` takes
+        messages for a run that is live.
         """
 
         def start(exchange: Exchange, request: wire.DaemonRequest) -> object:
-            run = agent.AttachedRun(request.params, exchange.notify, lambda: exchange.is_cancelled(request.id))
+            def call(method: str, params: Params) -> Any:
+                return exchange.call(method, params, None)
+
+            run = agent.BlockingRun(request.params, exchange.notify, lambda: exchange.is_cancelled(request.id), call)
             return agent.run_answer(handler(run))
 
         self._handlers["run.start"] = start

@@ -30,6 +30,7 @@ _REPEATABLE = frozenset(
         "daemon.doctor",
         "daemon.status",
         "ping",
+        "questions.list",
         "rpc.discover",
         "sessions_history",
         "sessions_inbox",

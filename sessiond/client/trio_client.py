@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
 import trio
 
 from sessiond.client import agent, locate, wire
-from sessiond.client.agent import AttachedRun
+from sessiond.client.agent import YES_OR_NO, AttachedRun, question_params
 from sessiond.client.errors import ClientError, ConnectionLost, RpcError
 from sessiond.client.follow import FollowState
 from sessiond.client.retry import Attempts, Backoff, Reconnection, is_wait_over
@@ -158,19 +158,19 @@ class TrioClient:
     async def attach(
         self,
         agent_id: str,
-        handler: Callable[[AttachedRun], Awaitable[object]],
+        handler: Callable[[TrioRun], Awaitable[object]],
         *,
         steer: Callable[[str, str], Awaitable[object]] | None = None,
     ) -> None:
         """Run the agent `agent_id` here until cancelled. `handler(run)`, a task for each run, returns the reply, or
-        the answer of `run.start` as a dict. `steer(run_id, message)` takes messages for a run that is live."""
+        the answer of `run.start` as a dict; `run.ask` asks a person meanwhile. `steer(run_id, message)` takes messages
+        for a run that is live."""
 
         async def start(exchange: TrioExchange, request: wire.DaemonRequest) -> object:
             def notify(method: str, params: Params) -> None:
                 exchange.link.send_soon(wire.notification(method, params))
 
-            # `cancelled()` is always False: for a cancelled run the handler itself is cancelled.
-            return agent.run_answer(await handler(AttachedRun(request.params, notify, lambda: False)))
+            return agent.run_answer(await handler(TrioRun(request.params, notify, exchange)))
 
         self._handlers["run.start"] = start
         if steer is not None:
@@ -232,6 +232,27 @@ class TrioClient:
         if self._on_reconnect is not None:
             self._on_reconnect(backoff.attempt)
         await trio.sleep(delay)
+
+
+class TrioRun(AttachedRun):
+    """A run of the client for Trio. `cancelled()` is always False: of a cancelled run the handler is cancelled."""
+
+    def __init__(self, params: Params, notify: Callable[[str, Params], object], exchange: TrioExchange) -> None:
+        super().__init__(params, notify, lambda: False)
+        self._exchange = exchange
+
+    async def ask(
+        self,
+        title: str,
+        options: Iterable[Mapping[str, str]] = YES_OR_NO,
+        *,
+        detail: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Params:
+        """As `BlockingRun.ask`. Cancelling it withdraws the question."""
+        params = question_params(self.run_id, title, options, detail, timeout_s)
+        answer: Params = await self._exchange.call("agents.ask", params, None)
+        return answer
 
 
 class TrioSubscription:

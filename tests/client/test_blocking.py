@@ -9,8 +9,8 @@ import pytest
 from support.patience import PATIENCE_S
 
 from sessiond.client import (
-    AttachedRun,
     BadEnvironment,
+    BlockingRun,
     CallTimeout,
     Cancellation,
     Client,
@@ -198,7 +198,7 @@ def test_an_attached_agent_answers_streams_and_learns_that_its_run_ended(fake: A
     release = threading.Event()
     seen: queue.Queue[Any] = queue.Queue()
 
-    def handler(run: AttachedRun) -> object:
+    def handler(run: BlockingRun) -> object:
         match run.message:
             case "hello":
                 run.delta("he")
@@ -209,6 +209,9 @@ def test_an_attached_agent_answers_streams_and_learns_that_its_run_ended(fake: A
                 return None
             case "dict":
                 return {"reply": "r", "model": "m"}
+            case "ask":
+                options = [{"id": "a", "label": "All", "kind": "allow_always"}]
+                return f"{run.ask('May I?')['optionId']} {run.ask('All?', options, detail='d', timeout_s=9)['outcome']}"
         raise ValueError("cannot")
 
     def start(connection: Any, text: str) -> Any:
@@ -222,6 +225,24 @@ def test_an_attached_agent_answers_streams_and_learns_that_its_run_ended(fake: A
     reply = "hello to you: {'asked': {'limit': 1, '_meta': {'runId': 'r1'}}}"
     assert start(connection, "hello").get(timeout=PATIENCE_S)["result"] == {"reply": reply}
     assert fake.asked("run.event") == {"runId": "r1", "type": "delta", "text": "he"}
+    fake.answers["agents.ask"] = lambda params, _: (questions.append(params), ends.pop(0))[1]
+    questions: list[Any] = []
+    ends = [{"questionId": "q", "outcome": "answered", "optionId": "yes"}, {"questionId": "r", "outcome": "expired"}]
+    assert start(connection, "ask").get(timeout=PATIENCE_S)["result"] == {"reply": "yes expired"}
+    yes_or_no = [
+        {"id": "yes", "label": "Yes", "kind": "allow_once"},
+        {"id": "no", "label": "No", "kind": "reject_once"},
+    ]
+    assert questions == [
+        {"runId": "r1", "title": "May I?", "options": yes_or_no},
+        {
+            "runId": "r1",
+            "title": "All?",
+            "options": [{"id": "a", "label": "All", "kind": "allow_always"}],
+            "detail": "d",
+            "timeoutSeconds": 9,
+        },
+    ]
     assert start(connection, "dict").get(timeout=PATIENCE_S)["result"] == {"reply": "r", "model": "m"}
     assert start(connection, "bad").get(timeout=PATIENCE_S)["error"] == {
         "code": -32603,

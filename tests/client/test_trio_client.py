@@ -10,7 +10,6 @@ import trio
 from support.patience import PATIENCE_S
 
 from sessiond.client import (
-    AttachedRun,
     CallTimeout,
     Client,
     ConnectionLost,
@@ -18,6 +17,7 @@ from sessiond.client import (
     Event,
     RpcError,
     TrioClient,
+    TrioRun,
 )
 
 
@@ -210,17 +210,23 @@ async def test_a_subscription_to_all_sessions_survives_a_momentary_refusal(fake:
     assert sorted(seen) == ["agent:main:a", "agent:main:b"]
 
 
-async def test_an_attached_agent_answers_streams_and_can_be_cancelled(fake: Any) -> None:
+async def test_an_attached_agent_answers_streams_and_can_be_cancelled(fake: Any, no_answer: Any) -> None:
     attached: queue.Queue[Any] = queue.Queue()
     fake.answers["agents.attach"] = lambda params, connection: (attached.put(connection), {"attached": True})[1]
     cancelled = trio.Event()
 
-    async def handler(run: AttachedRun) -> object:
+    async def handler(run: TrioRun) -> object:
         if run.message == "hello":
             run.delta("he")
             return "hello to you"
         if run.message == "bad":
             raise ValueError("cannot")
+        if run.message == "ask":
+            return (await run.ask("May I?", detail="d"))["optionId"]
+        if run.message == "ask for ever":
+            with trio.move_on_after(0.01):
+                await run.ask("And now?")
+            return "never mind"
         try:
             await trio.sleep_forever()
         finally:
@@ -236,6 +242,13 @@ async def test_an_attached_agent_answers_streams_and_can_be_cancelled(fake: Any)
             assert (await taken(start(connection, "hello")))["result"] == {"reply": "hello to you"}
             event = await trio.to_thread.run_sync(fake.asked, "run.event")
             assert event == {"runId": "r1", "type": "delta", "text": "he"}
+            fake.answers["agents.ask"] = lambda params, _: {"questionId": "q", "outcome": "answered", "optionId": "no"}
+            assert (await taken(start(connection, "ask")))["result"] == {"reply": "no"}
+            asked = await trio.to_thread.run_sync(fake.asked, "agents.ask")
+            assert (asked["runId"], asked["title"], asked["detail"], len(asked["options"])) == ("r1", "May I?", "d", 2)
+            fake.answers["agents.ask"] = lambda params, _: no_answer
+            assert (await taken(start(connection, "ask for ever")))["result"] == {"reply": "never mind"}
+            assert "id" in await trio.to_thread.run_sync(fake.asked, "$/cancelRequest")
             assert (await taken(start(connection, "bad")))["error"]["message"] == "ValueError: cannot"
             answer = start(connection, "wait")
             connection.call_off()
