@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,27 @@ import pytest
 import trio
 from support.bubblewrap_runtime import OTHER, RELATIVE, UUID
 
+from sessiond.errors import Conflict
+from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.runtimes.runtime import Message, RunSpec, ToolPhase
 from sessiond.runtimes.sandbox import Bubblewrap
+
+
+def make_answer(**fields: Any) -> QuestionAnswer:
+    return QuestionAnswer(question_id="0" * 16, at=0, **fields)
+
+
+class RecordedQuestion:
+    """A question of a run; `choose` answers it."""
+
+    def __init__(self, draft: QuestionDraft) -> None:
+        self.draft = draft
+        self.answer: QuestionAnswer | None = None
+        self.decided = trio.Event()
+
+    def choose(self, option_id: str, note: str | None = None) -> None:
+        self.answer = make_answer(outcome="answered", option_id=option_id, note=note, by="owner", road="cli")
+        self.decided.set()
 
 
 class Recorder:
@@ -28,6 +48,27 @@ class Recorder:
         self.tools: list[tuple[str, str, str, dict[str, Any]]] = []
         self.sessions: list[str] = []
         self.arrived = trio.Event()
+        self.questions: list[RecordedQuestion] = []
+        self._was_asked = trio.Event()
+
+    async def wait_for_questions(self, count: int = 1) -> None:
+        while len(self.questions) < count:
+            await self._was_asked.wait()
+
+    async def ask(self, draft: QuestionDraft, *, timeout_s: float | None = None) -> QuestionAnswer:
+        if draft.title.endswith("too-many"):
+            raise Conflict("too many questions are open")
+        question = RecordedQuestion(draft)
+        self.questions.append(question)
+        self._was_asked.set()
+        self._was_asked = trio.Event()
+        try:
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+                await question.decided.wait()
+            return question.answer or make_answer(outcome="expired")
+        except trio.Cancelled:
+            question.answer = make_answer(outcome="withdrawn")
+            raise
 
     async def message(self, message: Message) -> None:
         await trio.lowlevel.checkpoint()
@@ -38,6 +79,11 @@ class Recorder:
     async def custom(self, custom_type: str, data: Any) -> None:
         await trio.lowlevel.checkpoint()
         self.customs.append((custom_type, data))
+
+    async def wait_for_deltas(self, count: int) -> None:
+        while len(self.deltas) < count:
+            self.arrived = trio.Event()
+            await self.arrived.wait()
 
     def delta(self, text: str) -> None:
         self.deltas.append(text)

@@ -138,6 +138,78 @@ def act_messages(session: str) -> None:
         say(session, text, message_id)
 
 
+def begin_asking(session: str, call: str, kinds: str = "allow_once,reject_once") -> int:
+    """Ask for permission and wait for nothing; the id of the request."""
+    global asked
+    mine, asked = asked, asked + 1
+    options = [{"optionId": name, "name": f"Say {name}", "kind": kind} for name, kind in CHOICES if kind in kinds]
+    known = {"toolCallId": call, "title": f"Run {call}", "kind": "execute", "rawInput": {"command": f"do {call}"}}
+    params = {"sessionId": session, "toolCall": known, "options": options}
+    put({"jsonrpc": "2.0", "id": mine, "method": "session/request_permission", "params": params})
+    return mine
+
+
+def tell_answer(given: dict[str, Any]) -> str:
+    """An answer to a permission request or a form: what was chosen, and why."""
+    result = given["result"]
+    outcome = result.get("outcome") or {"outcome": result["action"], "optionId": result.get("content")}
+    chosen = outcome.get("optionId") or outcome["outcome"]
+    return f"{chosen if isinstance(chosen, str) else json.dumps(chosen)} ({result['_meta']['sessiond']['reason']})"
+
+
+def act_ask(session: str, call: str = "c1", kinds: str = "allow_once,reject_once") -> None:
+    """Ask, and say what was answered and why."""
+    mine = begin_asking(session, call, kinds)
+    while "method" in (frame := read()) or frame["id"] != mine:
+        pass
+    say(session, tell_answer(frame))
+
+
+def act_both(session: str) -> None:
+    """Two questions at once, and updates while they are open; says the answers as they come."""
+    waiting = {begin_asking(session, call): call for call in ("c1", "c2")}
+    say(session, "meanwhile. ")
+    while waiting:
+        frame = read()
+        if "method" not in frame:
+            say(session, f"{waiting.pop(frame['id'])} {tell_answer(frame)}. ")
+
+
+def act_takeback(session: str) -> None:
+    """Ask, and take that back."""
+    mine = begin_asking(session, "c1")
+    put({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": mine}})
+    while "method" in (frame := read()):
+        pass
+    say(session, tell_answer(frame))
+
+
+def act_leave(session: str) -> None:
+    """End the turn with a question open."""
+    begin_asking(session, "c1")
+    say(session, "I do not wait")
+
+
+def act_fall(session: str) -> None:
+    """Die with a question open."""
+    begin_asking(session, "c1")
+    say(session, "oh")
+    while not os.path.exists("fall"):
+        time.sleep(0.01)  # noqa: TID251 - until the test has seen the question
+    os._exit(3)
+
+
+def act_form(session: str, *schema: str) -> None:
+    """A form with the given schema, and what came of it."""
+    params = {
+        "sessionId": session,
+        "mode": "form",
+        "message": "Which one?",
+        "requestedSchema": json.loads(" ".join(schema)),
+    }
+    say(session, tell_answer(ask("elicitation/create", params)))
+
+
 def act_order(session: str) -> None:
     """Permission before the call itself, then a call that ends, then text."""
     chosen = permission(session, {"toolCallId": "c1", "title": "Run it", "kind": "execute"})
@@ -151,7 +223,7 @@ def act_permission(session: str, kind: str = "execute", kinds: str = "allow_once
     say(session, permission(session, {"toolCallId": "c1"}, kinds))
 
 
-def act_first(session: str) -> None:
+def act_silently(session: str) -> None:
     """Permission for a call of which it says nothing more if that is denied, and the end alone if it is allowed."""
     call = {"toolCallId": "c1", "title": "Run it", "kind": "execute", "content": [{"type": "content", "content": {}}]}
     if permission(session, call) in ("yes", "always"):
@@ -428,8 +500,8 @@ def main() -> None:
             case "session/close":
                 folders.pop(request["params"]["sessionId"])
                 answer(request, {})
-            case "session/cancel":
-                pass  # it came when the turn was over
+            case "session/cancel" | None:
+                pass  # it came when the turn was over, or is an answer for which nobody waits any more
             case _:
                 refuse(request, -32601, "no such method")
 

@@ -15,12 +15,17 @@ from support.patience import PATIENCE_S
 
 from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
+from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
 from sessiond.runtimes.runtime import RunSpec
 from sessiond.runtimes.sandbox import Bubblewrap
 
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
-TURNS = ["hello", "order", "permission read", "permission edit reject_once", "permission edit allow_once", "requests"]
+FORM = """form {"properties": {"sure": {"type": "boolean"}}}"""
+TURNS = [
+    *("hello", "order", "permission read", "permission edit reject_once", "permission edit allow_once", "requests"),
+    *("ask", "both", "takeback", FORM),
+]
 REQUESTS = {
     "initialize": "InitializeRequest",
     "authenticate": "AuthenticateRequest",
@@ -45,6 +50,13 @@ class SilentSink:
 
     async def custom(self, custom_type: str, data: Any) -> None:
         await trio.lowlevel.checkpoint()
+
+    async def ask(self, draft: QuestionDraft, *, timeout_s: float | None = None) -> QuestionAnswer:
+        """The first option."""
+        await trio.lowlevel.checkpoint()
+        return QuestionAnswer(
+            question_id="0" * 16, outcome="answered", option_id=draft.options[0].id, note="why not", by="owner", at=0
+        )
 
     def delta(self, text: str) -> None:
         self.said.set()

@@ -68,6 +68,8 @@ class AgentConnection:
         # By native session id; and that by the id of the prompt, whose answer belongs behind the updates.
         self._turns: dict[str, FrameTaker] = {}
         self._prompts: dict[int, str] = {}
+        # By the id of the agent's request, the turn that is to answer it.
+        self._asked: dict[frames.RequestId, FrameTaker] = {}
         # Several waits may be for one session, as when two callers ask for it.
         self._silence_limits: set[_SilenceLimit] = set()
         self.gone: str | None = None
@@ -116,7 +118,8 @@ class AgentConnection:
     def end_prompt(self, native_id: str, prompt_id: int) -> None:
         """What the agent still says of this turn is dropped."""
         if self._prompts.pop(prompt_id, None) is not None:
-            del self._turns[native_id]
+            turn = self._turns.pop(native_id)
+            self._asked = {request_id: taker for request_id, taker in self._asked.items() if taker is not turn}
 
     def cancel_prompt(self, native_id: str) -> None:
         """Ask the agent to end the turn of a session."""
@@ -124,6 +127,7 @@ class AgentConnection:
 
     def answer(self, request: AgentRequest, result: Any) -> None:
         """Answer a request of the agent."""
+        self._asked.pop(request.id, None)
         self._write(frames.encode_result(request.id, result))
 
     async def handle(self, frame: AgentFrame, size: int) -> None:
@@ -133,8 +137,10 @@ class AgentConnection:
                 await self._handle_answer(frame, size)
             case AgentNotification(method="session/update"):
                 await self._handle_update(frame, size)
+            case AgentNotification(method="$/cancel_request"):
+                await self._handle_taking_back(frame, size)
             case AgentNotification():
-                pass  # one that we do not know, or that takes back a request, which was answered at once
+                pass  # one that we do not know
             case AgentRequest():
                 await self._handle_request(frame, size)
 
@@ -182,10 +188,17 @@ class AgentConnection:
             if limit.native_id == native_id:
                 limit.begin_anew()
 
+    async def _handle_taking_back(self, notification: AgentNotification, size: int) -> None:
+        request_id = notification.params.get("requestId")
+        turn = self._asked.get(request_id) if isinstance(request_id, int | str) else None
+        if turn is not None:
+            await turn.offer(notification, size)
+
     async def _handle_request(self, request: AgentRequest, size: int) -> None:
         turn = self._turns.get(text(request.params, "sessionId"))
         match request.method:
             case "session/request_permission" | "elicitation/create" if turn is not None:
+                self._asked[request.id] = turn
                 await turn.offer(request, size)
             case "session/request_permission":
                 self.answer(request, permissions.cancel("this session has no turn that goes on").result)

@@ -10,9 +10,8 @@ import msgspec
 from sessiond.runtimes.presets.fields import text
 
 # How an option is chosen: by its kind, never by its id or name, which each agent words in its own way.
-_ALLOWING = ("allow_once", "allow_always")
+ALLOWING = ("allow_once", "allow_always")
 _REJECTING = ("reject_once", "reject_always")
-_NOBODY_TO_ASK = "and nobody can be asked yet: permissions and permissionRules of the agent's runtime can allow it"
 
 
 class PermissionAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +29,25 @@ class PermissionAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return {"outcome": outcome, "_meta": {"sessiond": {"reason": self.reason}}}
 
 
-def decide(kind: str, options: Sequence[Any], *, policy: str, rules: Mapping[Any, str]) -> PermissionAnswer:
-    """The answer to a request for a tool call of this kind. The rule for the kind comes before `policy`."""
+def decide(kind: str, options: Sequence[Any], *, policy: str, rules: Mapping[Any, str]) -> PermissionAnswer | None:
+    """The answer to a request for a tool call of this kind; None where a person is to be asked.
+
+    The rule for the kind comes before `policy`.
+    """
     wanted = rules.get(kind, policy)
     source = f'permissionRules.{kind} = "{wanted}"' if kind in rules else f'permissions = "{wanted}"'
-    if wanted == "allow":
-        option = _find_option(options, _ALLOWING)
-        if option is None:
-            return PermissionAnswer(decision="cancelled", reason=f"{source}, but the agent offered no way to allow it")
-        return PermissionAnswer(decision="allow", reason=source, option_id=option)
-    reason = source if wanted == "deny" else f"{source}, {_NOBODY_TO_ASK}"
+    if wanted == "ask":
+        return None
+    if wanted == "deny":
+        return reject(options, source)
+    option = _find_option(options, ALLOWING)
+    if option is None:
+        return PermissionAnswer(decision="cancelled", reason=f"{source}, but the agent offered no way to allow it")
+    return PermissionAnswer(decision="allow", reason=source, option_id=option)
+
+
+def reject(options: Sequence[Any], reason: str) -> PermissionAnswer:
+    """The answer that denies a request; it is cancelled where the agent offered no way to deny it."""
     option = _find_option(options, _REJECTING)
     if option is None:
         return PermissionAnswer(decision="cancelled", reason=reason)

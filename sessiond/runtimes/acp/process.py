@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import structlog
@@ -42,13 +43,17 @@ class CannotServe(Exception):
 
 
 class ProcessRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one process. `authenticate` is the id of the method by which it is told to authenticate."""
+    """The limits of one process. `authenticate` is the id of the method by which it is told to authenticate.
+
+    `takes_forms`: the agent may ask a person to fill in a form.
+    """
 
     agent_id: str
     start_s: float
     idle_s: float
     max_frame_bytes: int
     authenticate: str | None = None
+    takes_forms: bool = False
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +162,9 @@ class AgentProcess:
         return None
 
     async def _initialize(self) -> None:
-        capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        capabilities: dict[str, Any] = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        if self._rules.takes_forms:
+            capabilities["elicitation"] = {"form": {}}
         params = {
             "protocolVersion": PROTOCOL_VERSION,
             "clientCapabilities": capabilities,

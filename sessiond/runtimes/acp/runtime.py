@@ -270,6 +270,7 @@ class WarmAgent:
             idle_s=self._idle_s,
             max_frame_bytes=self._agents.limits().max_frame_bytes,
             authenticate=runtime.authenticate,
+            takes_forms=runtime.permissions != "deny",
         )
         tokens = TokenFolder(spec.socket)
         try:

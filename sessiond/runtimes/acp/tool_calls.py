@@ -79,6 +79,14 @@ class _OpenCall:
         return given if isinstance(given, dict) else {} if given is None else {"input": given}
 
 
+class AskedCall(msgspec.Struct, frozen=True):
+    """A call for which permission is asked. `fields` are its members in the agent's words."""
+
+    kind: str
+    title: str
+    fields: dict[str, Any]
+
+
 class CallLedger:
     """The calls of one turn. `dropped` counts updates that could not be used."""
 
@@ -89,13 +97,13 @@ class CallLedger:
         self._held_bytes = 0
         self.dropped = 0
 
-    def describe(self, update: Any) -> tuple[str, str]:
-        """The kind and title of the call in a permission request."""
+    def describe(self, update: Any) -> AskedCall:
+        """The call in a permission request, with all that was said of it before."""
         call = _OpenCall("")
         known = self._open.get(text(update, "toolCallId"))
         call.fields = dict(known.fields) if known is not None else {}
         self._patch(call, update)
-        return call.kind, text(call.fields, "title") or call.name
+        return AskedCall(call.kind, text(call.fields, "title") or call.name, call.fields)
 
     def begin(self, asked: Any) -> Iterator[Event]:
         """The events of the call in a permission request: Gemini CLI asks before it says anything of a call."""

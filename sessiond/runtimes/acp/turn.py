@@ -17,12 +17,13 @@ from sessiond.clock import Clock
 from sessiond.config.agents import RuntimeConfig
 from sessiond.errors import SessiondError, pluralize, shorten
 from sessiond.model.record import ANSWER, NATIVE
-from sessiond.runtimes.acp import permissions
+from sessiond.runtimes.acp import asking, permissions
 from sessiond.runtimes.acp.connection import AgentGone, AgentRefused
 from sessiond.runtimes.acp.frames import AgentFrame, AgentNotification, AgentRequest, AgentResponse
 from sessiond.runtimes.acp.process import AgentProcess
 from sessiond.runtimes.acp.session import OpenSession
 from sessiond.runtimes.acp.updates import UpdateReader, cost_since, turn_usage
+from sessiond.runtimes.acp.waiting_requests import WaitingRequests
 from sessiond.runtimes.output import CustomOutput, Delta, Event, MessageOutput, ThoughtDelta, Tool
 from sessiond.runtimes.presets.fields import array, table, text
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec
@@ -33,6 +34,7 @@ _MAX_WAITING_BYTES = 1024 * 1024
 # A run has at most this many notes on permissions that were denied.
 _MAX_DENIALS = 10
 _MAX_TITLE_CHARS = 500
+_OVER, _CANCELLED = "the turn is over", "the turn was cancelled"
 
 
 class TurnQueue:
@@ -103,6 +105,8 @@ class PromptTurn:
             known_lists=session.known_lists,
         )
         self._summary = TurnSummary()
+        timeout_s = rules.runtime.permission_timeout_seconds or None
+        self._waiting = WaitingRequests(process.connection, sink, timeout_s)
         self._denials: list[str] = []
         self._denied = 0
 
@@ -116,6 +120,7 @@ class PromptTurn:
         end: AgentResponse | AgentGone | None = None
         try:
             end = await self._handle_until_end()
+            self._waiting.cancel_all(_OVER)
             return await self._outcome(end)
         except SessiondError as error:
             # The transcript refuses what the agent says.
@@ -137,6 +142,20 @@ class PromptTurn:
         return blocks
 
     async def _handle_until_end(self) -> AgentResponse | AgentGone:
+        """The end of the turn. Questions are asked meanwhile, and withdrawn when it ends."""
+        end: AgentResponse | AgentGone | SessiondError
+        async with trio.open_nursery() as nursery:
+            self._asking = nursery
+            try:
+                end = await self._handle_frames()
+            except SessiondError as error:
+                end = error  # not raised here: a nursery would wrap it
+            nursery.cancel_scope.cancel()
+        if isinstance(end, SessiondError):
+            raise end
+        return end
+
+    async def _handle_frames(self) -> AgentResponse | AgentGone:
         while True:
             frame = await self._queue.get()
             if isinstance(frame, AgentResponse | AgentGone):
@@ -148,12 +167,14 @@ class PromptTurn:
 
     async def _handle(self, frame: AgentNotification | AgentRequest, cancelled: str | None = None) -> None:
         match frame:
+            case AgentNotification(method="$/cancel_request"):
+                self._waiting.take_back(frame.params.get("requestId"))
             case AgentNotification():
                 await self._apply(self._reader.take(frame.params.get("update")))
             case AgentRequest(method="session/request_permission"):
                 await self._answer_permission(frame, cancelled)
             case AgentRequest():
-                await self._decline_elicitation(frame)
+                await self._answer_form(frame, cancelled)
 
     async def _apply(self, events: Iterator[Event]) -> None:
         for event in events:
@@ -177,35 +198,58 @@ class PromptTurn:
         return {**message, "model": model} if model and message["role"] == "assistant" else message
 
     async def _answer_permission(self, request: AgentRequest, cancelled: str | None = None) -> None:
-        """Answer by the policy; first on record, then to the agent. `cancelled` says why it is cancelled instead."""
+        """Answer by the policy, or ask a person. `cancelled` says why it is cancelled instead."""
         call = table(request.params, "toolCall")
-        kind, title = self._reader.calls.describe(call)
+        known = self._reader.calls.describe(call)
         await self._apply(self._reader.calls.begin(call))
-        if cancelled is None:
-            answer = permissions.decide(
-                kind,
-                array(request.params, "options"),
-                policy=self._runtime.permissions,
-                rules=self._runtime.permission_rules,
-            )
-        else:
+        options = array(request.params, "options")
+        rules = self._runtime.permission_rules
+        answer = permissions.decide(known.kind, options, policy=self._runtime.permissions, rules=rules)
+        if cancelled is not None:
             answer = permissions.cancel(cancelled)
-        title = shorten(title[:_MAX_TITLE_CHARS])
-        record = {"toolCallId": text(request.params, "toolCall", "toolCallId")[:1024], "title": title, "kind": kind}
+        elif answer is None:
+            question = asking.read_permission(request.params, known.fields, title=known.title, kind=known.kind)
+            if question is not None:
+                self._ask(request, question)
+                return
+            answer = permissions.cancel("the agent offered nothing to choose from")
+        # First on record, then to the agent.
+        title = shorten(known.title[:_MAX_TITLE_CHARS])
+        record = {"toolCallId": text(call, "toolCallId")[:1024], "title": title, "kind": known.kind}
         await self._record_answer(record, answer)
+        self._process.connection.answer(request, answer.result)
         if answer.decision != "allow":
-            self._reader.calls.deny(call, answer.reason)
-        if answer.decision != "allow" and cancelled is None:
+            self._note_denial(request, answer.reason, is_noted=cancelled is None)
+
+    async def _answer_form(self, request: AgentRequest, cancelled: str | None = None) -> None:
+        """Ask a person where the form is one choice, else decline it. `cancelled` says why it is cancelled instead."""
+        refused = 'permissions = "deny"' if self._runtime.permissions == "deny" else None
+        question = cancelled or refused or asking.read_form(request.params)
+        if not isinstance(question, str):
+            self._ask(request, question)
+            return
+        asked = {"title": shorten(text(request.params, "message")), "kind": "elicitation"}
+        await self._record_answer(asked, permissions.cancel(question))
+        reply = asking.decline_form(question) if cancelled is None else asking.cancel_form(question)
+        self._process.connection.answer(request, reply.result)
+
+    def _ask(self, request: AgentRequest, question: asking.AgentQuestion) -> None:
+        def note(reply: asking.AgentReply) -> None:
+            if reply.denied is not None:
+                self._note_denial(request, reply.denied)
+
+        self._asking.start_soon(self._waiting.ask, request, question, note)
+
+    def _note_denial(self, request: AgentRequest, reason: str, *, is_noted: bool = True) -> None:
+        """Say why a call goes on no further: in its result where the agent says nothing more of it, and on the run."""
+        call = table(request.params, "toolCall")
+        self._reader.calls.deny(call, reason)
+        if is_noted:
             self._denied += 1
             if len(self._denials) < _MAX_DENIALS:
-                self._denials.append(f"permission denied for {title} ({kind}): {answer.reason}")
-        self._process.connection.answer(request, answer.result)
-
-    async def _decline_elicitation(self, request: AgentRequest) -> None:
-        reason = "questions of agents are not supported yet"
-        asked = {"title": shorten(text(request.params, "message")), "kind": "elicitation"}
-        await self._record_answer(asked, permissions.cancel(reason))
-        self._process.connection.answer(request, {"action": "decline", "_meta": {"sessiond": {"reason": reason}}})
+                known = self._reader.calls.describe(call)
+                title = shorten(known.title[:_MAX_TITLE_CHARS])
+                self._denials.append(f"permission denied for {title} ({known.kind}): {shorten(reason)}")
 
     async def _record_answer(self, asked: dict[str, Any], answer: permissions.PermissionAnswer) -> None:
         record = {**asked, "outcome": "policy", "decision": answer.decision, "reason": answer.reason}
@@ -217,6 +261,8 @@ class PromptTurn:
         """Cancel the turn in the agent and keep what it has said; end the process if it does not obey."""
         process, grace_s = self._process, self._runtime.grace_seconds
         process.connection.cancel_prompt(self._session.native_id)
+        # Behind the cancellation, which makes the agent take them for what they are.
+        self._waiting.cancel_all(_CANCELLED)
         answered = False
         with trio.move_on_after(grace_s):
             answered = await self._handle_cancelled()
@@ -232,7 +278,7 @@ class PromptTurn:
             if isinstance(frame, AgentResponse | AgentGone):
                 return True
             with suppress(SessiondError):
-                await self._handle(frame, cancelled="the turn was cancelled")
+                await self._handle(frame, cancelled=_CANCELLED)
 
     async def _outcome(self, end: AgentResponse | AgentGone) -> RunOutcome:
         result = end.result if isinstance(end, AgentResponse) else None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -15,92 +13,15 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from support import acp_agent_path
+from support.acp_conversation import Conversation, acp_agent, frames_in, open_agents, read_frames
 from support.patience import PATIENCE_S
 from support.rows import check_each
 from support.sampling import amount
 
-from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
 from sessiond.errors import StorageError
-from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits, CannotAsk
+from sessiond.runtimes.acp.runtime import CannotAsk
 from sessiond.runtimes.runtime import RunOutcome
-from sessiond.runtimes.sandbox import Bubblewrap
-
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "SESSIOND_TOKEN_FILE": "/the/owner"}
-
-
-class Conversation:
-    """One session with an agent: `say` runs a turn and returns its outcome and what the sink got."""
-
-    def __init__(self, agents: AcpAgents, agent: AgentConfig, make_spec: Any, new_recorder: Any) -> None:
-        self.agents, self.agent, self._make_spec, self._new_recorder = agents, agent, make_spec, new_recorder
-        self.number = 0
-        self.recorder = new_recorder()
-
-    async def say(self, text: str, session: str = "s1", **fields: Any) -> RunOutcome:
-        self.number += 1
-        self.recorder = self._new_recorder()
-        spec = self._make_spec(text, session_id=session, run_id=f"{session}.{self.number}", **fields)
-        with trio.fail_after(PATIENCE_S):
-            return await self.agents.runtime(self.agent).run(spec, self.recorder)
-
-    @property
-    def native(self) -> list[Any]:
-        return [data for kind, data in self.recorder.customs if kind == "sessiond/native"]
-
-    def answers(self) -> list[Any]:
-        return [data for kind, data in self.recorder.customs if kind == "sessiond/answer"]
-
-    def shape(self) -> list[Any]:
-        """The messages in short: `text`, `(thought)`, `call NAME`, `result NAME: text`."""
-        found: list[Any] = []
-        for message in self.recorder.messages:
-            if message["role"] == "toolResult":
-                said = "".join(block["text"] for block in message["content"])
-                found.append(f"result {message['toolName']}: {said}{' !' if message['isError'] else ''}")
-                continue
-            blocks = []
-            for block in message["content"]:
-                match block["type"]:
-                    case "text":
-                        blocks.append(block["text"])
-                    case "thinking":
-                        blocks.append(f"({block['thinking']})")
-                    case _:
-                        blocks.append(f"call {block['name']}")
-            found.append("+".join(blocks))
-        return found
-
-
-def acp_agent(*options: str, **fields: Any) -> AgentConfig:
-    command = (sys.executable, "-S", str(acp_agent_path.PATH), *options)
-    return AgentConfig(id="main", runtime=RuntimeConfig(type="acp", command=command, **fields))
-
-
-@asynccontextmanager
-async def open_agents(max_record_bytes: int = 1 << 20, max_frame_bytes: int = 4 << 20) -> AsyncIterator[AcpAgents]:
-    limits = AcpLimits(max_record_bytes, max_frame_bytes)
-    agents = AcpAgents(environ=ENVIRON, bubblewrap=Bubblewrap(private=()), limits=lambda: limits, clock=Clock())
-    async with trio.open_nursery() as nursery:
-        await nursery.start(agents.run)
-        yield agents
-        nursery.cancel_scope.cancel()
-
-
-@pytest.fixture
-def make_conversation(
-    make_spec: Any, recorder: Any, tmp_path: Path
-) -> Callable[[AcpAgents, AgentConfig], Conversation]:
-    (tmp_path / "run").mkdir()
-    return lambda agents, agent: Conversation(agents, agent, make_spec, type(recorder))
-
-
-@pytest.fixture
-async def talk(make_conversation: Any) -> AsyncIterator[Callable[..., Conversation]]:
-    async with open_agents() as agents:
-        yield lambda *options, **fields: make_conversation(agents, acp_agent(*options, **fields))
-
 
 # With the reason that is on record.
 DENIED = "(permission denied: REASON) !"
@@ -110,7 +31,7 @@ TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("tool", ["call execute", "result execute: a b"], {"reply": ""}),
     ("tool c9 other failed", ["call Run it", "result Run it: a b !"], {"reply": ""}),
     ("order", ["call execute", "result execute: a b", "chose yes"], {"reply": "chose yes"}),
-    ("first", ["call execute", "result execute: ", "done"], {"reply": "done"}),
+    ("silently", ["call execute", "result execute: ", "done"], {"reply": "done"}),
     (
         "permission execute",
         ["call execute+yes", "result execute: (the turn ended before this call had a result) !"],
@@ -150,7 +71,7 @@ TURNS: list[tuple[str, list[str], dict[str, Any]]] = [
 
 
 async def test_what_an_agent_does_in_a_turn_becomes_messages(talk: Any) -> None:
-    conversation = talk("noise", permissions="deny", permission_rules={"execute": "allow", "edit": "ask"})
+    conversation = talk("noise", permissions="deny", permission_rules={"execute": "allow"})
     for text, shape, expected in TURNS:
         outcome = await conversation.say(text)
         reasons = [one["reason"] for one in conversation.answers()]
@@ -178,10 +99,7 @@ async def test_what_an_agent_does_in_a_turn_becomes_messages(talk: Any) -> None:
             case "malformed":
                 assert outcome.notes == ("9 updates of the agent could not be used",)
             case "permission edit":
-                reason = "permissions and permissionRules of the agent's runtime can allow it"
-                assert (
-                    outcome.notes[0].startswith("permission denied for Run it (edit): ") and reason in outcome.notes[0]
-                )
+                assert outcome.notes == ('permission denied for Run it (edit): permissions = "deny"',)
                 (said,) = conversation.answers()
                 assert {
                     "outcome": "policy",
@@ -300,11 +218,6 @@ def modes_set(folder: Path) -> list[str]:
 
 def methods_in(folder: Path) -> list[str]:
     return [one["method"] for one in frames_in(folder) if "method" in one]
-
-
-def frames_in(folder: Path) -> list[dict[str, Any]]:
-    """What the agent that works there got."""
-    return [msgspec.json.decode(line) for line in (folder / "frames.jsonl").read_bytes().splitlines()]
 
 
 async def test_an_agent_that_cannot_be_told_to_ask_is_not_used(talk: Any) -> None:
@@ -821,10 +734,6 @@ def peak_bytes(*, reset: bool = False) -> int:
         Path("/proc/self/clear_refs").write_text("5")
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
-
-
-def read_frames(conversation: Conversation) -> list[dict[str, Any]]:
-    return frames_in(conversation._make_spec().workspace)
 
 
 async def _cancel_when_begun(conversation: Conversation, text: str, scope: trio.CancelScope) -> None:

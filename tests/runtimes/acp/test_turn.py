@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from sessiond.clock import Clock
 from sessiond.config.agents import RuntimeConfig
+from sessiond.errors import Conflict
+from sessiond.model.question import MAX_OPTIONS, OPTION_KINDS, QuestionAnswer, QuestionDraft, is_option_id
 from sessiond.runtimes.acp.connection import AgentConnection
 from sessiond.runtimes.acp.frames import AgentFrame, AgentNotification, AgentRequest, AgentResponse
 from sessiond.runtimes.acp.process import AgentProcess, ProcessRules
@@ -29,8 +31,25 @@ RULES = TurnRules(RuntimeConfig(type="acp", permission_rules={"read": "allow", "
 
 
 class ListSink:
-    def __init__(self) -> None:
+    """`fates` is what becomes of the questions: the place of an option, an outcome, a refusal, or nothing for ever."""
+
+    def __init__(self, fates: list[Any]) -> None:
         self.records: list[tuple[str, Any]] = []
+        self.fates = fates
+        self.asked: list[QuestionDraft] = []
+
+    async def ask(self, draft: QuestionDraft, *, timeout_s: float | None = None) -> QuestionAnswer:
+        self.asked.append(draft)
+        match fate := self.fates.pop() if self.fates else None:
+            case None:
+                await trio.sleep_forever()
+            case "refused":
+                raise Conflict("too many are open")
+            case "expired" | "withdrawn":
+                return QuestionAnswer(question_id="0" * 16, outcome=fate, at=0)
+        await trio.lowlevel.checkpoint()
+        option = draft.options[fate % len(draft.options)].id
+        return QuestionAnswer(question_id="0" * 16, outcome="answered", option_id=option, by="owner", at=0)
 
     async def message(self, message: Any) -> None:
         await trio.lowlevel.checkpoint()
@@ -48,7 +67,7 @@ class ListSink:
 
 
 async def run_turn(
-    frames: list[AgentFrame], late: list[AgentFrame]
+    frames: list[AgentFrame], late: list[AgentFrame], fates: list[Any]
 ) -> tuple[RunOutcome, ListSink, list[dict[str, Any]]]:
     """The outcome of a turn in which the agent sends these frames, its answer, and some more; records; what it was
     sent.
@@ -57,7 +76,7 @@ async def run_turn(
     rules = ProcessRules(agent_id="main", start_s=1, idle_s=1, max_frame_bytes=1 << 20)
     process = AgentProcess(ProgramCommand(argv=("x",), env={}, cwd=Path("/w")), rules)
     process.connection = AgentConnection(lambda line: written.append(msgspec.json.decode(line)))
-    sink: Any = ListSink()
+    sink: Any = ListSink(list(fates))
     outcomes: list[RunOutcome] = []
 
     async def run() -> None:
@@ -83,7 +102,30 @@ values = st.recursive(
     ),
     max_leaves=8,
 )
-asked = st.fixed_dictionaries({"sessionId": st.just("n")}, optional={"toolCall": values, "options": values})
+options = st.lists(
+    st.fixed_dictionaries(
+        {"optionId": st.sampled_from(["a", "b", "", "\n", "x" * 300]), "kind": st.sampled_from([*OPTION_KINDS, "new"])},
+        optional={"name": values},
+    ),
+    max_size=20,
+)
+fields = st.fixed_dictionaries(
+    {"type": st.sampled_from(["string", "boolean", "array"])},
+    optional={"enum": st.lists(values, max_size=3), "oneOf": values, "title": values},
+)
+forms = st.fixed_dictionaries(
+    {"properties": st.dictionaries(st.sampled_from(["a", "a_note", ""]), fields | values, max_size=3)},
+    optional={"required": values, "title": values},
+)
+asked = st.fixed_dictionaries(
+    {"sessionId": st.just("n")},
+    optional={
+        "toolCall": values,
+        "options": options | values,
+        "mode": st.just("form"),
+        "requestedSchema": forms | values,
+    },
+)
 methods = st.sampled_from(["session/request_permission", "elicitation/create", "fs/read_text_file"])
 LATE_IDS = ("late", "later")
 requests = st.builds(AgentRequest, st.integers(0, 5) | st.text(max_size=2), methods, asked)
@@ -98,19 +140,33 @@ updates = st.builds(
 )
 
 
-@given(st.lists(requests | updates, max_size=8), st.lists(late_requests | updates, max_size=3))
-def test_every_request_is_answered_once_and_in_its_order(frames: list[AgentFrame], late: list[AgentFrame]) -> None:
-    outcome, sink, answers = trio.run(run_turn, frames, late)
+taken_back = st.builds(
+    lambda request_id: AgentNotification("$/cancel_request", {"requestId": request_id}), st.integers(0, 5) | values
+)
+fates = st.lists(st.sampled_from([0, 1, 15, "expired", "withdrawn", "refused", None]))
+
+
+@given(st.lists(requests | updates | taken_back, max_size=8), st.lists(late_requests | updates, max_size=3), fates)
+def test_every_request_is_answered_once_and_in_its_order(
+    frames: list[AgentFrame], late: list[AgentFrame], fates: list[Any]
+) -> None:
+    outcome, sink, answers = trio.run(run_turn, frames, late, fates)
     assert outcome.error is None and outcome.stop_reason == "end_turn"
-    records = trio.run(run_turn, frames, [])[1].records
+    records = trio.run(run_turn, frames, [], fates)[1].records
     assert [kind for kind, _ in sink.records] == [kind for kind, _ in records]  # what is late is dropped
     asked = [frame.id for frame in frames if is_question(frame)]
-    results = [one["id"] for one in answers if "result" in one]
-    assert [one for one in results if one not in LATE_IDS] == asked
+    results = [one["id"] for one in answers if "result" in one and one["id"] not in LATE_IDS]
+    # What a person is asked is answered when the person has answered.
+    assert results == asked if not sink.asked else Counter(results) == Counter(asked)
     assert Counter(one["id"] for one in answers) == Counter(
         frame.id for frame in [*frames, *late] if isinstance(frame, AgentRequest)
     )
-    assert len([kind for kind, _ in sink.records if kind == "sessiond/answer"]) == len(asked)
+    recorded = [kind for kind, _ in sink.records if kind == "sessiond/answer"]
+    assert len(recorded) + len(sink.asked) == len(asked)
+    for draft in sink.asked:
+        assert draft.title and 0 < len(draft.options) <= MAX_OPTIONS
+        ids = [option.id for option in draft.options]
+        assert len(set(ids)) == len(ids) and all(map(is_option_id, ids)) and all(one.isprintable() for one in ids)
 
 
 def is_question(frame: AgentFrame) -> bool:

@@ -360,8 +360,8 @@ def test_any_updates_give_messages_that_can_be_stored(updates: list[Any]) -> Non
     made, events = reader(), []
     for update in updates:
         if isinstance(update, dict) and update.get("sessionUpdate") == "tool_call":
-            kind, title = made.calls.describe(update)
-            assert isinstance(kind, str) and isinstance(title, str)
+            known = made.calls.describe(update)
+            assert isinstance(known.kind, str) and isinstance(known.title, str)
             events += made.calls.begin(update)
             made.calls.deny(update, "no")
         else:

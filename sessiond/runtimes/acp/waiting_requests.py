@@ -1,0 +1,65 @@
+"""The requests of a turn that wait for a person. Each gets one answer: that of the person, or why there is none.
+
+Knows the connection and the sink. Does not know what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from sessiond.errors import SessiondError
+from sessiond.runtimes.acp.asking import AgentQuestion, AgentReply
+from sessiond.runtimes.acp.connection import AgentConnection
+from sessiond.runtimes.acp.frames import AgentRequest, RequestId
+from sessiond.runtimes.runtime import RunSink
+
+TAKEN_BACK = "the agent took its request back"
+
+
+class _WaitingRequest:
+    def __init__(self, request: AgentRequest, question: AgentQuestion) -> None:
+        self.request, self.question = request, question
+        self.scope = trio.CancelScope()
+
+
+class WaitingRequests:
+    """`timeout_s` is how long a question may be open, None: as long as the turn."""
+
+    def __init__(self, connection: AgentConnection, sink: RunSink, timeout_s: float | None) -> None:
+        self._connection, self._sink, self._timeout_s = connection, sink, timeout_s
+        self._waiting: list[_WaitingRequest] = []
+
+    async def ask(
+        self, request: AgentRequest, question: AgentQuestion, note_reply: Callable[[AgentReply], None]
+    ) -> None:
+        """Ask a person and answer the request. Cancelled: the question is withdrawn, and `cancel_all` answers."""
+        waiting = _WaitingRequest(request, question)
+        self._waiting.append(waiting)
+        reply = question.cancel(TAKEN_BACK)
+        with waiting.scope:
+            try:
+                reply = question.reply(await self._sink.ask(question.draft, timeout_s=self._timeout_s))
+            except SessiondError as error:
+                reply = question.refuse(error.message)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._answer(waiting, reply)
+        note_reply(reply)
+
+    def take_back(self, request_id: RequestId) -> None:
+        """The agent wants no answer to a request any more."""
+        for waiting in self._waiting:
+            if waiting.request.id == request_id:
+                waiting.scope.cancel()
+
+    def cancel_all(self, reason: str) -> None:
+        """Answer what still waits. Called when no `ask` goes on any more."""
+        for waiting in list(self._waiting):
+            self._answer(waiting, waiting.question.cancel(reason))
+
+    def _answer(self, waiting: _WaitingRequest, reply: AgentReply) -> None:
+        with suppress(ValueError):
+            self._waiting.remove(waiting)
+            self._connection.answer(waiting.request, reply.result)
