@@ -36,7 +36,8 @@ from sessiond.transports.sse import EventStream
 
 _FOLDER = files("sessiond") / "web"
 _INDEX = "index.html"
-_FIRST_MODULE = "page.js"
+# `<script type="module" src="a.js">`
+_SCRIPT = re.compile(r"""<script\b[^>]*\bsrc=["']([\w.-]+)["']""")
 # `import {a} from "./b.js"`, over several lines too; not `import("./b.js")`.
 _IMPORT = re.compile(r"""^(?:import|export)\b[^"'(;]*["']\./([\w.-]+)["']""", re.MULTILINE)
 _TYPES = {
@@ -89,12 +90,20 @@ class PageFiles:
         self._index_headers = (*_HEADERS, ("Vary", "Accept"), ("Link", modules))
 
     def _modules_at_once(self) -> list[str]:
-        """The first module and those that it imports, in the order in which they are met; not what it loads later."""
-        met = [_FIRST_MODULE] if _FIRST_MODULE in self.names else []
-        for name in met:
-            imported = _IMPORT.findall((self._folder / name).read_text("utf-8"))
-            met += [other for other in dict.fromkeys(imported) if other in self.names and other not in met]
+        """The modules of the page and what they import, each with its own before the next; not what is loaded later."""
+        met: list[str] = []
+        ahead = self._find_names(_INDEX, _SCRIPT)[::-1]
+        while ahead:
+            name = ahead.pop()
+            if name not in met:
+                met.append(name)
+                ahead += self._find_names(name, _IMPORT)[::-1]
         return met
+
+    def _find_names(self, name: str, pattern: re.Pattern[str]) -> list[str]:
+        """The files that a file names so."""
+        found = pattern.findall((self._folder / name).read_text("utf-8")) if name in self.names else []
+        return [other for other in found if other in self.names]
 
     async def serve_index(self, request: HttpRequest) -> Answer:
         """The page for a browser; for a person with curl the list of routes."""

@@ -9,58 +9,58 @@ const MOST_LINES = 400;
 const WORDS = { "+": "added", "-": "removed", "@": "", " ": "" };
 
 export class DiffView extends HTMLElement {
-  /** @param {Change} change */
-  show(change) {
-    const lines = "patch" in change ? patchLines(change.patch) : foldKept(diffLines(change.before, change.after));
-    const { added, removed } = countChanges(lines);
-    const text = "patch" in change ? change.patch : change.after;
-    const shown = h("div", {
-      class: "diff-lines",
-      tabindex: 0,
-      role: "group",
-      "aria-label": `Changes of ${safeLine(change.path) || "files"}`,
-    });
-    shown.append(...lines.slice(0, MOST_LINES).map(lineElement));
-    this.replaceChildren(
-      h(
-        "div",
-        { class: "code-head" },
-        h("bdi", { class: "path" }, safeLine(change.path)),
-        h("span", { class: "added" }, `+${added}`),
-        h("span", { class: "removed" }, `−${removed}`),
-        copyButton("Copy", () => text, "the new text"),
-      ),
-      shown,
-    );
-    if (lines.length > MOST_LINES) this.append(this.moreLine(lines, shown));
-    return this;
-  }
+	/** @param {Change} change */
+	show(change) {
+		const lines = "patch" in change ? patchLines(change.patch) : foldKept(diffLines(change.before, change.after));
+		const { added, removed } = countChanges(lines);
+		const text = "patch" in change ? change.patch : change.after;
+		const shown = h("div", {
+			class: "diff-lines",
+			tabindex: 0,
+			role: "group",
+			"aria-label": `Changes of ${safeLine(change.path) || "files"}`,
+		});
+		shown.append(...lines.slice(0, MOST_LINES).map(lineElement));
+		this.replaceChildren(
+			h(
+				"div.code-head",
+				{},
+				h("bdi.path", {}, safeLine(change.path)),
+				h("span.added", {}, `+${added}`),
+				h("span.removed", {}, `−${removed}`),
+				copyButton("Copy", () => text, "the new text"),
+			),
+			shown,
+		);
+		if (lines.length > MOST_LINES) this.append(this.moreLine(lines, shown));
+		return this;
+	}
 
-  /** @param {DiffLine[]} lines @param {Element} shown */
-  moreLine(lines, shown) {
-    const show = () => {
-      shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement));
-      note.remove();
-    };
-    const note = h("p", { class: "cut" }, `${lines.length - MOST_LINES} more lines. `, wordButton("Show all", show));
-    return note;
-  }
+	/** @param {DiffLine[]} lines @param {Element} shown */
+	moreLine(lines, shown) {
+		const show = () => {
+			shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement));
+			note.remove();
+		};
+		const note = h("p.cut", {}, `${lines.length - MOST_LINES} more lines. `, wordButton("Show all", show));
+		return note;
+	}
 }
 
 /** @param {DiffLine} line */
 function lineElement({ sign, text }) {
-  const kind = { "+": "added", "-": "removed", "@": "place", " ": "kept" }[sign];
-  const mark = h(
-    "span",
-    { class: "sign", "aria-label": WORDS[sign] || false },
-    sign === "@" ? "⋯" : sign === "-" ? "−" : sign,
-  );
-  return h(
-    "div",
-    { class: `diff-line ${kind}` },
-    mark,
-    h("span", { dir: "ltr" }, safeText(text.slice(0, 2000)) || "\u200b"),
-  );
+	const kind = { "+": "added", "-": "removed", "@": "place", " ": "kept" }[sign];
+	const mark = h(
+		"span",
+		{ class: "sign", "aria-label": WORDS[sign] || false },
+		sign === "@" ? "⋯" : sign === "-" ? "−" : sign,
+	);
+	return h(
+		"div",
+		{ class: `diff-line ${kind}` },
+		mark,
+		h("span", { dir: "ltr" }, safeText(text.slice(0, 2000)) || "\u200b"),
+	);
 }
 
 customElements.define("diff-view", DiffView);

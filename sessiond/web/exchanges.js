@@ -4,87 +4,92 @@ import { partsOf, speakerOf } from "./message-parts.js";
 import { objectOr } from "./plain-text.js";
 
 const LOOKED_AT = 200;
+const MOST_BYTES = 256 * 1024;
 const MOST_NEIGHBOURS = 7;
 
 /** @param {Client} client @param {string} key @param {SessionRows} rows @param {AbortSignal} signal */
 export async function fetchExchanges(client, key, rows, signal) {
-  const found = new Exchanges();
-  const own = await messagesOf(client, key, signal);
-  found.addSpawns(key, rows);
-  found.addMessages(key, own);
-  for (const to of targetsOf(own, rows)) found.pair(key, to);
-  const neighbours = found.keys.filter((one) => one !== key).slice(0, MOST_NEIGHBOURS);
-  const theirs = await Promise.all(neighbours.map((one) => messagesOf(client, one, signal).catch(() => [])));
-  for (const [at, one] of neighbours.entries()) found.addMessages(one, theirs[at] ?? []);
-  const keys = [key, ...neighbours];
-  const isShown = (/** @type {Exchange} */ one) =>
-    (one.messages > 0 || one.isSpawn) && keys.includes(one.from) && keys.includes(one.to);
-  return {
-    keys: keys.filter(
-      (one) => one === key || found.all.some((pair) => isShown(pair) && [pair.from, pair.to].includes(one)),
-    ),
-    exchanges: found.all.filter(isShown),
-  };
+	const found = new Exchanges();
+	const own = await messagesOf(client, key, signal);
+	found.addSpawns(key, rows);
+	found.addMessages(key, own);
+	for (const to of targetsOf(own, rows)) found.pair(key, to);
+	const neighbours = found.keys.filter((one) => one !== key).slice(0, MOST_NEIGHBOURS);
+	const theirs = await Promise.all(neighbours.map((one) => messagesOf(client, one, signal).catch(() => [])));
+	for (const [at, one] of neighbours.entries()) found.addMessages(one, theirs[at] ?? []);
+	const keys = [key, ...neighbours];
+	const isShown = (/** @type {Exchange} */ one) =>
+		(one.messages > 0 || one.isSpawn) && keys.includes(one.from) && keys.includes(one.to);
+	return {
+		keys: keys.filter(
+			(one) => one === key || found.all.some((pair) => isShown(pair) && [pair.from, pair.to].includes(one)),
+		),
+		exchanges: found.all.filter(isShown),
+	};
 }
 
 export class Exchanges {
-  constructor() {
-    /** @type {Map<string, Exchange>} */
-    this.byPair = new Map();
-  }
+	constructor() {
+		/** @type {Map<string, Exchange>} */
+		this.byPair = new Map();
+	}
 
-  /** @param {string} key @param {SessionRows} rows */
-  addSpawns(key, rows) {
-    const parent = rows.get(key)?.spawnedBy;
-    if (parent !== undefined) this.pair(parent, key).isSpawn = true;
-    for (const child of rows.childrenOf(key)) this.pair(key, rows.keyOf(child)).isSpawn = true;
-  }
+	/** @param {string} key @param {SessionRows} rows */
+	addSpawns(key, rows) {
+		const parent = rows.get(key)?.spawnedBy;
+		if (parent !== undefined) this.pair(parent, key).isSpawn = true;
+		for (const child of rows.childrenOf(key)) this.pair(key, rows.keyOf(child)).isSpawn = true;
+	}
 
-  /** @param {string} to @param {Message[]} messages */
-  addMessages(to, messages) {
-    for (const message of messages) {
-      const { from } = speakerOf(message);
-      if (from && from !== to) this.pair(from, to).messages += 1;
-    }
-  }
+	/** @param {string} to @param {Message[]} messages */
+	addMessages(to, messages) {
+		for (const message of messages) {
+			const { from } = speakerOf(message);
+			if (from && from !== to) this.pair(from, to).messages += 1;
+		}
+	}
 
-  /** @param {string} from @param {string} to */
-  pair(from, to) {
-    const name = `${from}\n${to}`;
-    const exchange = this.byPair.get(name) ?? { from, to, messages: 0, isSpawn: false };
-    this.byPair.set(name, exchange);
-    return exchange;
-  }
+	/** @param {string} from @param {string} to */
+	pair(from, to) {
+		const name = `${from}\n${to}`;
+		const exchange = this.byPair.get(name) ?? { from, to, messages: 0, isSpawn: false };
+		this.byPair.set(name, exchange);
+		return exchange;
+	}
 
-  get all() {
-    return [...this.byPair.values()];
-  }
+	get all() {
+		return [...this.byPair.values()];
+	}
 
-  get keys() {
-    /** @type {Map<string, number>} */
-    const weights = new Map();
-    for (const { from, to, messages } of this.all)
-      for (const key of [from, to]) weights.set(key, (weights.get(key) ?? 0) + messages);
-    return [...weights].sort((one, other) => other[1] - one[1]).map(([key]) => key);
-  }
+	get keys() {
+		/** @type {Map<string, number>} */
+		const weights = new Map();
+		for (const { from, to, messages } of this.all)
+			for (const key of [from, to]) weights.set(key, (weights.get(key) ?? 0) + messages);
+		return [...weights].sort((one, other) => other[1] - one[1]).map(([key]) => key);
+	}
 }
 
 /** @param {Message[]} messages @param {SessionRows} rows */
 function targetsOf(messages, rows) {
-  const calls = messages
-    .flatMap(partsOf)
-    .filter((part) => part.kind === "toolCall" && part.name.endsWith("sessions_send"));
-  const named = calls.map((call) => objectOr(/** @type {{args?: unknown}} */ (call).args));
-  const labelled = (/** @type {unknown} */ label) =>
-    [...rows.byKey.values()].find((row) => label !== undefined && row.label === label);
-  const found = named.map(({ sessionKey, label }) =>
-    typeof sessionKey === "string" ? rows.get(sessionKey) : labelled(label),
-  );
-  return new Set(found.flatMap((row) => (row ? [rows.keyOf(row)] : [])));
+	const calls = messages
+		.flatMap(partsOf)
+		.filter((part) => part.kind === "toolCall" && part.name.endsWith("sessions_send"));
+	const named = calls.map((call) => objectOr(/** @type {{args?: unknown}} */ (call).args));
+	const labelled = (/** @type {unknown} */ label) =>
+		[...rows.byKey.values()].find((row) => label !== undefined && row.label === label);
+	const found = named.map(({ sessionKey, label }) =>
+		typeof sessionKey === "string" ? rows.get(sessionKey) : labelled(label),
+	);
+	return new Set(found.flatMap((row) => (row ? [rows.keyOf(row)] : [])));
 }
 
 /** @param {Client} client @param {string} sessionKey @param {AbortSignal} signal */
 async function messagesOf(client, sessionKey, signal) {
-  const page = await client.call("sessions_history", { sessionKey, limit: LOOKED_AT }, { signal });
-  return /** @type {Message[]} */ (page.messages);
+	const page = await client.call(
+		"sessions_history",
+		{ sessionKey, limit: LOOKED_AT, maxBytes: MOST_BYTES },
+		{ signal },
+	);
+	return /** @type {Message[]} */ (page.messages);
 }

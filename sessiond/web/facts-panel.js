@@ -4,225 +4,209 @@ import { confirmButton } from "./confirm-button.js";
 import { copyButton } from "./copy-button.js";
 import { button, fill, h, wordButton } from "./element.js";
 import {
-  formatAge,
-  formatCost,
-  formatCount,
-  formatDuration,
-  formatMoment,
-  formatPast,
-  formatTokens,
+	formatAge,
+	formatCost,
+	formatCount,
+	formatDuration,
+	formatMoment,
+	formatPast,
+	formatTokens,
 } from "./format.js";
 import { safeLine } from "./plain-text.js";
-import { problemNote } from "./problem-note.js";
+import { attempt } from "./problem-note.js";
 import { resumeCommand } from "./resume-command.js";
-import { agentOf, isLive, stateOf } from "./session-state.js";
+import { agentOf, isLive, nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 
 export class FactsPanel extends HTMLElement {
-  /** @param {PageContext} page @param {() => void} close */
-  constructor(page, close) {
-    super();
-    this.page = page;
-    this.setAttribute("role", "region");
-    this.setAttribute("aria-label", "Facts");
-    this.key = "";
-    this.version = "";
-    this.facts = h("dl");
-    this.relatives = h("div", { class: "relatives" });
-    this.graph = h("div");
-    this.actions = h("div", { class: "actions" });
-    this.problem = h("div");
-    const back = wordButton("‹ Back", close, { class: "back" });
-    this.append(
-      back,
-      h("h1", { class: "unseen" }, "Facts"),
-      this.facts,
-      this.relatives,
-      this.graph,
-      this.actions,
-      this.problem,
-    );
-    page.list.addEventListener("change", () => this.render());
-    this.render();
-  }
+	/** @param {PageContext} page @param {() => void} close */
+	constructor(page, close) {
+		super();
+		this.page = page;
+		this.setAttribute("role", "region");
+		this.setAttribute("aria-label", "Facts");
+		this.key = "";
+		this.version = "";
+		this.facts = h("dl");
+		this.relatives = h("div.relatives");
+		this.graph = h("div");
+		this.actions = h("div.actions");
+		this.problem = h("div");
+		const back = wordButton("‹ Back", close, { class: "back" });
+		this.append(back, h("h1.unseen", {}, "Facts"), this.facts, this.relatives, this.graph, this.actions, this.problem);
+		page.list.addEventListener("change", () => this.render());
+		this.render();
+	}
 
-  /** @param {string} key */
-  show(key) {
-    if (key === this.key) return;
-    this.key = key;
-    this.version = "";
-    fill(this.problem);
-    fill(this.graph);
-    this.render();
-    // The foot says that the daemon is away.
-    if (key) this.showGraph(key).catch(() => {});
-  }
+	/** @param {string} key */
+	show(key) {
+		if (key === this.key) return;
+		this.key = key;
+		this.version = "";
+		fill(this.problem);
+		fill(this.graph);
+		this.render();
+	}
 
-  /** @param {string} key */
-  async showGraph(key) {
-    const { ExchangeGraph } = await import("./exchange-graph.js");
-    if (key !== this.key) return;
-    const graph = new ExchangeGraph(this.page);
-    fill(this.graph, graph);
-    void graph.show(key);
-  }
+	/** @param {string} key */
+	async showGraph(key) {
+		const { ExchangeGraph } = await import("./exchange-graph.js");
+		if (key === "" || key !== this.key) return;
+		const graph = new ExchangeGraph(this.page);
+		fill(this.graph, graph);
+		void graph.show(key);
+	}
 
-  render() {
-    const { page, key, facts, relatives, actions } = this;
-    const row = page.list.rows.get(key ?? "");
-    this.classList.toggle("nothing", !row);
-    if (!row || !key) return fill(facts);
-    const family = [
-      row.spawnedBy,
-      row.continues,
-      row.forkedFrom,
-      ...page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)}`),
-    ];
-    const version = JSON.stringify([row, family, formatAge(row.updatedAt, Date.now())]);
-    if (version === this.version) return;
-    // What one types in is not made anew.
-    const isTouched = actions.contains(document.activeElement);
-    this.version = version;
-    fill(facts, ...factsOf(row).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-    fill(relatives, ...this.relativesOf(key, row));
-    if (!isTouched) fill(actions, ...this.actionsOf(key, row));
-  }
+	render() {
+		const { page, key, facts, relatives, actions } = this;
+		const row = page.list.rows.get(key);
+		this.classList.toggle("nothing", !row);
+		if (!row || !key) return fill(facts);
+		const family = [
+			row.spawnedBy,
+			row.continues,
+			row.forkedFrom,
+			...page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)}`),
+		];
+		const version = JSON.stringify([row, family, formatAge(row.updatedAt, Date.now())]);
+		if (version === this.version) return;
+		// What one types in is not made anew.
+		const isTouched = actions.contains(document.activeElement);
+		this.version = version;
+		fill(facts, ...factsOf(row).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+		fill(relatives, ...this.relativesOf(key, row));
+		if (!isTouched) fill(actions, ...this.actionsOf(key, row));
+	}
 
-  /** @param {string} key @param {Row} row */
-  relativesOf(key, row) {
-    const { page } = this;
-    const link = (/** @type {string} */ other) => {
-      const known = page.list.rows.get(other);
-      const word = wordButton(h("bdi", {}, page.nameOf(other)), () => page.open(other));
-      return h("li", {}, known ? stateMark(stateOf(known)) : null, word);
-    };
-    const list = (/** @type {string} */ name, /** @type {(string | undefined)[]} */ keys) => {
-      const there = keys.filter((one) => one !== undefined);
-      return there.length > 0 ? [h("h2", {}, name), h("ul", {}, there.map(link))] : [];
-    };
-    const children = page.list.rows.childrenOf(key).map((child) => page.list.rows.keyOf(child));
-    return [
-      ...list("Parent", [row.spawnedBy]),
-      ...list("Sub-agents", children.slice(-30)),
-      ...list("Goes on with", [row.continues]),
-      ...list("A copy of", [row.forkedFrom]),
-    ];
-  }
+	/** @param {string} key @param {Row} row */
+	relativesOf(key, row) {
+		const { page } = this;
+		const link = (/** @type {string} */ other) => {
+			const known = page.list.rows.get(other);
+			return h("li", {}, known ? stateMark(stateOf(known)) : null, page.link(other));
+		};
+		const list = (/** @type {string} */ name, /** @type {(string | undefined)[]} */ keys) => {
+			const there = keys.filter((one) => one !== undefined);
+			return there.length > 0 ? [h("h2", {}, name), h("ul", {}, there.map(link))] : [];
+		};
+		const children = page.list.rows.childrenOf(key).map((child) => page.list.rows.keyOf(child));
+		return [
+			...list("Parent", [row.spawnedBy]),
+			...list("Sub-agents", children.slice(-30)),
+			...list("Goes on with", [row.continues]),
+			...list("A copy of", [row.forkedFrom]),
+		];
+	}
 
-  /** @param {string} key @param {Row} row */
-  actionsOf(key, row) {
-    const { page } = this;
-    const isOurs = !row.readOnly && page.may("admin");
-    const command = resumeCommand(row);
-    return [
-      command && h("h2", {}, "Go on in a terminal"),
-      command &&
-        h(
-          "div",
-          { class: "command" },
-          h("code", { dir: "ltr" }, safeLine(command)),
-          copyButton("Copy", () => command, "the command"),
-        ),
-      isOurs && this.labelField(key, row),
-      isOurs && h("div", { class: "dangers" }, ...this.dangers(key, row)),
-    ];
-  }
+	/** @param {string} key @param {Row} row */
+	actionsOf(key, row) {
+		const { page } = this;
+		const isOurs = !row.readOnly && page.may("admin");
+		const command = resumeCommand(row);
+		return [
+			command && h("h2", {}, "Go on in a terminal"),
+			command &&
+				h(
+					"div.command",
+					{},
+					h("code", { dir: "ltr" }, safeLine(command)),
+					copyButton("Copy", () => command, "the command"),
+				),
+			isOurs && this.labelField(key, row),
+			isOurs && h("div.dangers", {}, ...this.dangers(key, row)),
+		];
+	}
 
-  /** @param {string} key @param {Row} row */
-  labelField(key, row) {
-    const input = h("input", {
-      value: safeLine(row.label ?? "", 512),
-      "aria-label": "Label",
-      placeholder: "Label",
-      maxlength: 512,
-      autocomplete: "off",
-    });
-    const save = () =>
-      this.act("The label was not kept.", "sessions.patch", { key, label: input.value.trim() || null });
-    return h("div", { class: "label" }, input, button("Set label", save));
-  }
+	/** @param {string} key @param {Row} row */
+	labelField(key, row) {
+		const input = h("input", {
+			value: safeLine(row.label ?? "", 512),
+			"aria-label": "Label",
+			placeholder: "Label",
+			maxlength: 512,
+			autocomplete: "off",
+		});
+		const save = () =>
+			this.act("The label was not kept.", "sessions.patch", { key, label: input.value.trim() || null });
+		return h("div.label", {}, input, button("Set label", save));
+	}
 
-  /** @param {string} key @param {Row} row */
-  dangers(key, row) {
-    const isMain = row.kind === "main";
-    const runs = isLive(row) || this.page.list.rows.childrenOf(key).some(isLive);
-    return [
-      runs &&
-        confirmButton(
-          "Kill",
-          "Kill it and all below?",
-          () => this.act("It was not killed.", "sessions.kill", { key }),
-          { class: "danger" },
-        ),
-      confirmButton(
-        "Reset",
-        "Begin anew? The transcript is archived",
-        () => this.act("It was not reset.", "sessions.reset", { key }),
-        { class: "danger" },
-      ),
-      !isMain &&
-        confirmButton(
-          "Delete",
-          "Delete? The transcript is archived",
-          () => this.act("It was not deleted.", "sessions.delete", { key }),
-          { class: "danger" },
-        ),
-    ];
-  }
+	/** @param {string} key @param {Row} row */
+	dangers(key, row) {
+		const isMain = row.kind === "main";
+		const runs = isLive(row) || this.page.list.rows.childrenOf(key).some(isLive);
+		return [
+			runs &&
+				confirmButton(
+					"Kill",
+					"Kill it and all below?",
+					() => this.act("It was not killed.", "sessions.kill", { key }),
+					{ class: "danger" },
+				),
+			confirmButton(
+				"Reset",
+				"Begin anew? The transcript is archived",
+				() => this.act("It was not reset.", "sessions.reset", { key }),
+				{ class: "danger" },
+			),
+			!isMain &&
+				confirmButton(
+					"Delete",
+					"Delete? The transcript is archived",
+					() => this.act("It was not deleted.", "sessions.delete", { key }),
+					{ class: "danger" },
+				),
+		];
+	}
 
-  /** @param {string} what @param {string} method @param {Record<string, unknown>} params */
-  async act(what, method, params) {
-    const place = this.problem;
-    try {
-      await this.page.client.call(method, params);
-      fill(place);
-      /** @type {HTMLElement | null} */ (document.activeElement)?.blur();
-    } catch (problem) {
-      fill(place, problemNote(problem, { what }));
-    }
-  }
+	/** @param {string} what @param {string} method @param {Record<string, unknown>} params */
+	async act(what, method, params) {
+		await attempt(this.problem, what, () => this.page.client.call(method, params));
+		/** @type {HTMLElement | null} */ (document.activeElement)?.blur();
+	}
 }
 
 /** @param {Row} row */
 function factsOf(row) {
-  const now = Date.now();
-  const path = (/** @type {string} */ text) => [
-    h("span", { class: "path", title: safeLine(text, 1000) }, h("bdi", { dir: "ltr" }, safeLine(text))),
-    copyButton("Copy", () => text, "the path"),
-  ];
-  const context =
-    row.totalTokens &&
-    (row.contextTokens
-      ? `${formatTokens(row.totalTokens)} of ${formatTokens(row.contextTokens)}`
-      : formatTokens(row.totalTokens));
-  const sums =
-    row.inputTokens || row.outputTokens
-      ? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out`
-      : null;
-  /** @type {[string, Child | Child[] | undefined][]} */
-  const facts = [
-    ["State", stateMark(stateOf(row), true)],
-    ["Title", row.label && row.title ? h("bdi", {}, safeLine(row.title)) : null],
-    ["Program", row.source === "sessiond" ? null : row.source],
-    ["Agent", agentOf(row)],
-    ["Folder", row.cwd && path(row.cwd)],
-    ["Model", row.model && safeLine(row.model)],
-    ["Context", context],
-    ["Tokens", sums],
-    ["Cost", row.estimatedCostUsd ? formatCost(row.estimatedCostUsd) : null],
-    ["Messages", row.messageCount === undefined ? "still being counted" : formatCount(row.messageCount)],
-    ["Last run", row.runtimeMs ? formatDuration(row.runtimeMs) : null],
-    ["Waits in line", row.queuedRuns ? formatCount(row.queuedRuns) : null],
-    ["Sandbox", row.sandboxed ? "yes" : null],
-    ["Began", h("time", { title: formatMoment(row.createdAt) }, formatPast(row.createdAt, now))],
-    ["Last message", h("time", { title: formatMoment(row.updatedAt) }, formatPast(row.updatedAt, now))],
-    ["Bad lines", row.corruptRecords ? `${formatCount(row.corruptRecords)}: see sessiond doctor` : null],
-    ["Key", path(row.key)],
-    ["File", path(row.transcriptPath)],
-  ];
-  return /** @type {[string, Child | Child[]][]} */ (
-    facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== 0)
-  );
+	const now = Date.now();
+	const path = (/** @type {string} */ text) => [
+		h("span", { class: "path", title: safeLine(text, 1000) }, h("bdi", { dir: "ltr" }, safeLine(text))),
+		copyButton("Copy", () => text, "the path"),
+	];
+	const context =
+		row.totalTokens &&
+		(row.contextTokens
+			? `${formatTokens(row.totalTokens)} of ${formatTokens(row.contextTokens)}`
+			: formatTokens(row.totalTokens));
+	const sums =
+		row.inputTokens || row.outputTokens
+			? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out`
+			: null;
+	/** @type {[string, Child | Child[] | undefined][]} */
+	const facts = [
+		["State", stateMark(stateOf(row), true)],
+		["Title", row.label && row.title ? h("bdi", {}, safeLine(row.title)) : null],
+		["Task", row.task && row.task !== nameOf(row) ? h("bdi", {}, safeLine(row.task)) : null],
+		["Program", row.source === "sessiond" ? null : row.source],
+		["Agent", agentOf(row)],
+		["Folder", row.cwd && path(row.cwd)],
+		["Model", row.model && safeLine(row.model)],
+		["Context", context],
+		["Tokens", sums],
+		["Cost", row.estimatedCostUsd ? formatCost(row.estimatedCostUsd) : null],
+		["Messages", row.messageCount === undefined ? "still being counted" : formatCount(row.messageCount)],
+		["Last run", row.runtimeMs ? formatDuration(row.runtimeMs) : null],
+		["Waits in line", row.queuedRuns ? formatCount(row.queuedRuns) : null],
+		["Sandbox", row.sandboxed ? "yes" : null],
+		["Began", h("time", { title: formatMoment(row.createdAt) }, formatPast(row.createdAt, now))],
+		["Last message", h("time", { title: formatMoment(row.updatedAt) }, formatPast(row.updatedAt, now))],
+		["Bad lines", row.corruptRecords ? `${formatCount(row.corruptRecords)}: see sessiond doctor` : null],
+		["Key", path(row.key)],
+		["File", path(row.transcriptPath)],
+	];
+	return /** @type {[string, Child | Child[]][]} */ (
+		facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== 0)
+	);
 }
 
 customElements.define("facts-panel", FactsPanel);

@@ -3,150 +3,133 @@
 import { confirmButton } from "./confirm-button.js";
 import { DroppedFiles } from "./dropped-files.js";
 import { button, fill, h, wordButton } from "./element.js";
-import { problemNote } from "./problem-note.js";
+import { attempt } from "./problem-note.js";
 import { isLive } from "./session-state.js";
 
 export class MessageComposer extends HTMLElement {
-  /** @param {PageContext} page */
-  constructor(page) {
-    super();
-    this.page = page;
-    this.key = "";
-    /** @type {Row | undefined} */
-    this.row = undefined;
-    this.text = h("textarea", {
-      rows: 1,
-      "aria-label": "Message",
-      oninput: () => this.typed(),
-      onkeydown: (event) => this.keyed(event),
-    });
-    this.files = new DroppedFiles();
-    this.problem = h("div");
-    this.hint = h("span", { class: "hint" });
-    this.sendButton = button("Send", () => this.send("chat.send"), { class: "primary" });
-    this.steerButton = button("Steer", () => this.send("sessions.steer"), { title: "Into the run that is live, now" });
-    this.stopButton = confirmButton("Stop", "Stop the run?", () => this.stop());
-    this.chooser = h("input", {
-      type: "file",
-      multiple: true,
-      hidden: true,
-      "aria-label": "Choose files",
-      onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
-    });
-    const attach = wordButton("Attach", () => this.chooser.click());
-    this.form = h(
-      "div",
-      { class: "form" },
-      this.problem,
-      this.files,
-      h("div", { class: "line" }, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton),
-      this.hint,
-    );
-    this.readOnly = h(
-      "p",
-      { class: "hint" },
-      "This page may only read. ",
-      h("code", {}, "sessiond web --write"),
-      " opens one that may send.",
-    );
-    this.append(this.form, this.readOnly);
-  }
+	/** @param {PageContext} page */
+	constructor(page) {
+		super();
+		this.page = page;
+		this.key = "";
+		/** @type {Row | undefined} */
+		this.row = undefined;
+		this.text = h("textarea", {
+			rows: 1,
+			"aria-label": "Message",
+			oninput: () => this.typed(),
+			onkeydown: (event) => this.keyed(event),
+		});
+		this.files = new DroppedFiles();
+		this.problem = h("div");
+		this.hint = h("span.hint");
+		this.sendButton = button("Send", () => this.send("chat.send"), { class: "primary" });
+		this.steerButton = button("Steer", () => this.send("sessions.steer"), { title: "Into the run that is live, now" });
+		this.stopButton = confirmButton("Stop", "Stop the run?", () => this.stop());
+		this.chooser = h("input", {
+			type: "file",
+			multiple: true,
+			hidden: true,
+			"aria-label": "Choose files",
+			onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
+		});
+		const attach = wordButton("Attach", () => this.chooser.click());
+		this.form = h(
+			"div.form",
+			{},
+			this.problem,
+			this.files,
+			h("div.line", {}, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton),
+			this.hint,
+		);
+		this.readOnly = h(
+			"p.hint",
+			{},
+			"This page may only read. ",
+			h("code", {}, "sessiond web --write"),
+			" opens one that may send.",
+		);
+		this.append(this.form, this.readOnly);
+	}
 
-  /** @param {string} key @param {Row | undefined} row */
-  show(key, row) {
-    const { page, text } = this;
-    if (key !== this.key) {
-      this.key = key;
-      text.value = page.marks.draftOf(key);
-      this.files.clear();
-      fill(this.problem);
-      this.fit();
-    }
-    this.row = row;
-    const [may, live] = [page.may("send"), row !== undefined && isLive(row)];
-    this.form.hidden = !may;
-    this.readOnly.hidden = may;
-    this.steerButton.hidden = !live;
-    this.stopButton.hidden = !live;
-    text.placeholder = row?.readOnly
-      ? `Go on with this ${row.source} session`
-      : live
-        ? "Send after this run, or steer it"
-        : "Message";
-    this.hint.textContent = row?.readOnly
-      ? `A message goes on in a copy of it; ${row.source} keeps the session as it is.`
-      : "";
-  }
+	/** @param {string} key @param {Row | undefined} row */
+	show(key, row) {
+		const { page, text } = this;
+		if (key !== this.key) {
+			this.key = key;
+			text.value = page.marks.draftOf(key);
+			this.files.clear();
+			fill(this.problem);
+			this.fit();
+		}
+		this.row = row;
+		const [may, live] = [page.may("send"), row !== undefined && isLive(row)];
+		this.form.hidden = !may;
+		this.readOnly.hidden = may;
+		this.steerButton.hidden = !live;
+		this.stopButton.hidden = !live;
+		text.placeholder = row?.readOnly
+			? `Go on with this ${row.source} session`
+			: live
+				? "Send after this run, or steer it"
+				: "Message";
+		this.hint.textContent = row?.readOnly
+			? `A message goes on in a copy of it; ${row.source} keeps the session as it is.`
+			: "";
+	}
 
-  typed() {
-    this.page.marks.keepDraft(this.key, this.text.value ?? "");
-    this.fit();
-  }
+	typed() {
+		this.page.marks.keepDraft(this.key, this.text.value);
+		this.fit();
+	}
 
-  fit() {
-    const { text } = this;
-    if (text)
-      text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
-  }
+	fit() {
+		const { text } = this;
+		if (text)
+			text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
+	}
 
-  /** @param {KeyboardEvent} event */
-  keyed(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    this.send("chat.send");
-  }
+	/** @param {KeyboardEvent} event */
+	keyed(event) {
+		if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+		event.preventDefault();
+		this.send("chat.send");
+	}
 
-  /** @param {"chat.send" | "sessions.steer"} method */
-  async send(method) {
-    const { page, key, text, files, sendButton } = this;
-    if (text.value.trim() === "" || sendButton.disabled) return;
-    const steer = method === "sessions.steer";
-    const params = steer
-      ? { key, message: text.value }
-      : { sessionKey: key, message: text.value, ...(files.files.length > 0 && { attachments: files.attachments }) };
-    sendButton.disabled = true;
-    try {
-      const answer = await page.client.call(method, params);
-      text.value = "";
-      files.clear();
-      this.typed();
-      this.say(null);
-      if (answer.sessionKey && answer.sessionKey !== key && this.key === key) page.open(answer.sessionKey);
-    } catch (problem) {
-      this.say(problemNote(problem, { what: "The message was not sent." }));
-    } finally {
-      sendButton.disabled = false;
-    }
-  }
+	/** @param {"chat.send" | "sessions.steer"} method */
+	async send(method) {
+		const { page, key, text, files, sendButton } = this;
+		if (text.value.trim() === "" || sendButton.disabled) return;
+		const steer = method === "sessions.steer";
+		const params = steer
+			? { key, message: text.value }
+			: { sessionKey: key, message: text.value, ...(files.files.length > 0 && { attachments: files.attachments }) };
+		sendButton.disabled = true;
+		await attempt(this.problem, "The message was not sent.", async () => {
+			const answer = await page.client.call(method, params);
+			text.value = "";
+			files.clear();
+			this.typed();
+			if (answer.sessionKey && answer.sessionKey !== key && this.key === key) page.open(answer.sessionKey);
+		});
+		sendButton.disabled = false;
+	}
 
-  async stop() {
-    try {
-      await this.page.client.call("chat.abort", { sessionKey: this.key });
-    } catch (problem) {
-      this.say(problemNote(problem, { what: "The run was not stopped." }));
-    }
-  }
+	stop() {
+		const stop = () => this.page.client.call("chat.abort", { sessionKey: this.key });
+		return attempt(this.problem, "The run was not stopped.", stop);
+	}
 
-  /** @param {File[]} files */
-  async addFiles(files) {
-    try {
-      await this.files.add(files);
-      this.say(null);
-      this.text.focus();
-    } catch (problem) {
-      this.say(problemNote(problem));
-    }
-  }
+	/** @param {File[]} files */
+	async addFiles(files) {
+		await attempt(this.problem, "", () => this.files.add(files));
+		this.text.focus();
+	}
 
-  /** @param {HTMLElement | null} note */
-  say(note) {
-    fill(this.problem, note);
-  }
-
-  /** @override */
-  focus() {
-    this.text.focus();
-  }
+	/** @override */
+	focus() {
+		this.text.focus();
+	}
 }
 
 customElements.define("message-composer", MessageComposer);

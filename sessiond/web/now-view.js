@@ -1,124 +1,111 @@
 /** @file What happens now, where no session is open. */
 
-import { fill, h, wordButton } from "./element.js";
+import { fill, h, keepChildren, wordButton } from "./element.js";
 import { formatAge, formatCount } from "./format.js";
-import { keepChildren } from "./keyed-children.js";
 import { safeLine } from "./plain-text.js";
 import { groupOf } from "./session-groups.js";
 import { isLive, nameOf, stateOf } from "./session-state.js";
+import { emptyHint } from "./session-tree.js";
 import { stateMark } from "./state-mark.js";
 
 const MOST = 12;
 const FAILED_WITHIN_MS = 24 * 60 * 60 * 1000;
 
 export class NowView extends HTMLElement {
-  /** @param {PageContext} page */
-  constructor(page) {
-    super();
-    this.page = page;
-    this.sections = [
-      new NowSection(page, "Waits for you", (row) => stateOf(row) === "waiting"),
-      new NowSection(page, "Running", isLive),
-      new NowSection(
-        page,
-        "Failed today",
-        (row) => stateOf(row) === "error" && Date.now() - row.updatedAt < FAILED_WITHIN_MS,
-      ),
-      new NowSection(page, "Said last", (row) => !isLive(row) && !["waiting", "error"].includes(stateOf(row))),
-    ];
-    this.calm = h("p", { class: "calm" });
-    this.empty = emptyHint();
-    const keys = h(
-      "p",
-      { class: "hint keys" },
-      h("kbd", {}, "Ctrl K"),
-      " searches everything, ",
-      h("kbd", {}, "?"),
-      " shows all keys.",
-    );
-    this.append(
-      h(
-        "div",
-        { class: "content" },
-        h("h1", { class: "unseen" }, "What happens now"),
-        this.empty,
-        this.calm,
-        this.sections,
-        keys,
-      ),
-    );
-    page.list.addEventListener("change", () => this.render());
-  }
+	/** @param {PageContext} page */
+	constructor(page) {
+		super();
+		this.page = page;
+		this.sections = [
+			new NowSection(page, "Waits for you", (row) => stateOf(row) === "waiting"),
+			new NowSection(page, "Running", isLive),
+			new NowSection(
+				page,
+				"Failed today",
+				(row) => stateOf(row) === "error" && Date.now() - row.updatedAt < FAILED_WITHIN_MS,
+			),
+			new NowSection(page, "Said last", (row) => !isLive(row) && !["waiting", "error"].includes(stateOf(row))),
+		];
+		this.calm = h("p.calm");
+		this.empty = emptyHint();
+		const keys = h(
+			"p.hint.keys",
+			{},
+			h("kbd", {}, "Ctrl K"),
+			" searches everything, ",
+			h("kbd", {}, "?"),
+			" shows all keys.",
+		);
+		this.append(
+			h("div.content", {}, h("h1.unseen", {}, "What happens now"), this.empty, this.calm, this.sections, keys),
+		);
+		page.list.addEventListener("change", () => this.render());
+	}
 
-  render() {
-    const { page, sections = [], calm } = this;
-    if (this.hidden) return;
-    const items = [...page.list.rows.byKey]
-      .map(([key, row]) => ({ key, row }))
-      .sort((one, other) => other.row.updatedAt - one.row.updatedAt);
-    for (const section of sections) section.render(items);
-    const [waiting, running] = sections;
-    const isCalm = waiting?.hidden !== false && running?.hidden !== false;
-    this.empty.hidden = page.list.state === "loading" || items.length > 0;
-    calm.textContent = items.length === 0 ? "" : isCalm ? "Nobody waits for you, and nothing runs." : "";
-    calm.hidden = calm.textContent === "";
-  }
+	render() {
+		const { page, sections = [], calm } = this;
+		if (this.hidden) return;
+		const items = [...page.list.rows.byKey]
+			.map(([key, row]) => ({ key, row }))
+			.sort((one, other) => other.row.updatedAt - one.row.updatedAt);
+		for (const section of sections) section.render(items);
+		const [waiting, running] = sections;
+		const isCalm = waiting?.hidden !== false && running?.hidden !== false;
+		this.empty.hidden = page.list.state === "loading" || items.length > 0;
+		calm.textContent = items.length === 0 ? "" : isCalm ? "Nobody waits for you, and nothing runs." : "";
+		calm.hidden = calm.textContent === "";
+	}
 }
 
 class NowSection extends HTMLElement {
-  /** @param {PageContext} page @param {string} name @param {(row: Row) => boolean} fits */
-  constructor(page, name, fits) {
-    super();
-    this.page = page;
-    this.fits = fits;
-    this.heading = h("h2", {}, name);
-    this.name = name;
-    this.lines = h("ul");
-    this.append(this.heading, this.lines);
-  }
+	/** @param {PageContext} page @param {string} name @param {(row: Row) => boolean} fits */
+	constructor(page, name, fits) {
+		super();
+		this.page = page;
+		this.fits = fits;
+		this.heading = h("h2", {}, name);
+		this.name = name;
+		this.lines = h("ul");
+		this.most = MOST;
+		this.more = wordButton("", () => this.showMore());
+		this.append(this.heading, this.lines, this.more);
+	}
 
-  /** @param {Item[]} all */
-  render(all) {
-    const { page, lines, heading } = this;
-    const items = all.filter(({ row }) => this.fits?.(row));
-    this.hidden = items.length === 0;
-    fill(heading, this.name, items.length > MOST && h("span", { class: "count" }, ` ${formatCount(items.length)}`));
-    const now = Date.now();
-    const parts = (/** @type {Item} */ { key, row }) => {
-      const name = wordButton(h("bdi", {}, safeLine(nameOf(row))), () => page.open(key));
-      const said =
-        row.lastMessagePreview && row.lastMessagePreview !== row.title
-          ? h("bdi", { class: "said" }, safeLine(row.lastMessagePreview.replace(/[`*#>|]+/g, ""), 160))
-          : null;
-      return [
-        stateMark(stateOf(row)),
-        name,
-        h("span", { class: "where" }, safeLine(groupOf(row, "project").name, 30)),
-        h("span", { class: "age" }, formatAge(row.updatedAt, now)),
-        said,
-      ];
-    };
-    keepChildren(lines, items.slice(0, MOST), {
-      key: ({ key }) => key,
-      version: ({ row }) =>
-        [stateOf(row), nameOf(row), formatAge(row.updatedAt, now), row.lastMessagePreview].join("\u0000"),
-      build: (item) => h("li", {}, parts(item)),
-      update: (node, item) => fill(node, ...parts(item)),
-    });
-  }
-}
+	showMore() {
+		this.most += 4 * MOST;
+		this.page.list.tell();
+	}
 
-export function emptyHint() {
-  return h(
-    "div",
-    { class: "empty" },
-    h("p", { class: "calm" }, "No sessions yet."),
-    h("p", {}, "Say something to an agent:"),
-    h("pre", {}, 'sessiond send main "hello"'),
-    h("p", {}, "Have the agent programs of this machine work with it:"),
-    h("pre", {}, "sessiond setup"),
-    h("p", { class: "hint" }, "What they do shows here by itself."),
-  );
+	/** @param {Item[]} all */
+	render(all) {
+		const { page, lines, heading, more, most } = this;
+		const items = all.filter(({ row }) => this.fits?.(row));
+		this.hidden = items.length === 0;
+		fill(heading, this.name, items.length > MOST && h("span.count", {}, ` ${formatCount(items.length)}`));
+		more.hidden = items.length <= most;
+		more.textContent = `${formatCount(items.length - most)} more`;
+		const now = Date.now();
+		const parts = (/** @type {Item} */ { key, row }) => {
+			const said =
+				row.lastMessagePreview && row.lastMessagePreview !== row.title
+					? h("bdi.said", {}, safeLine(row.lastMessagePreview.replace(/[`*#>|]+/g, ""), 160))
+					: null;
+			return [
+				stateMark(stateOf(row)),
+				page.link(key),
+				h("span.where", {}, safeLine(groupOf(row, "project").name, 30)),
+				h("span.age", {}, formatAge(row.updatedAt, now)),
+				said,
+			];
+		};
+		keepChildren(lines, items.slice(0, most), {
+			key: ({ key }) => key,
+			version: ({ row }) =>
+				[stateOf(row), nameOf(row), formatAge(row.updatedAt, now), row.lastMessagePreview].join("\u0000"),
+			build: (item) => h("li", {}, parts(item)),
+			update: (node, item) => fill(node, ...parts(item)),
+		});
+	}
 }
 
 customElements.define("now-section", NowSection);

@@ -1,5 +1,6 @@
 /** @file What the columns show, and the ways from view to view. */
 
+import { ConnectionState } from "./connection-state.js";
 import { listenForFiles } from "./dropped-files.js";
 import { button, h, wordButton } from "./element.js";
 import { FactsPanel } from "./facts-panel.js";
@@ -10,126 +11,129 @@ import { listen, plain, withCtrl } from "./shortcuts.js";
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 export class PageViews {
-  /** @param {PageContext} page @param {SessionTree} tree */
-  constructor(page, tree) {
-    this.page = page;
-    this.tree = tree;
-    this.columns = place("columns");
-    this.middle = h("div", { class: "middle" });
-    this.session = new SessionView(page, () => this.show(this.shown === "facts" ? "session" : "facts"));
-    this.facts = new FactsPanel(page, () => this.show("session"));
-    // Loaded when somebody wants it.
-    this.usage = once(async () => new (await import("./usage-view.js")).UsageView(page), this.middle);
-    this.search = once(async () => new (await import("./search-box.js")).SearchBox(page), document.body);
-    this.spawn = once(async () => new (await import("./spawn-form.js")).SpawnForm(page), document.body);
-    this.shown = "";
-    this.current = "";
-    this.middle.append(this.session);
-    this.columns.append(this.middle, this.facts);
-    this.help = listen(this.shortcuts());
-    place("bar-buttons").append(...this.barButtons());
-    place("search-button").addEventListener("click", () => this.find());
-    page.addEventListener("open", () => this.route());
-    page.list.addEventListener("change", () => this.showTitle());
-    addEventListener("hashchange", () => this.route());
-    listenForFiles((files) => this.takeFiles(files));
-    this.route();
-    // Who presses Ctrl-K types on at once: not into the keys of the page.
-    requestIdleCallback(() => void this.search());
-  }
+	/** @param {PageContext} page @param {SessionTree} tree */
+	constructor(page, tree) {
+		this.page = page;
+		this.tree = tree;
+		this.columns = place("columns");
+		this.middle = h("div.middle");
+		this.session = new SessionView(page, () => this.show(this.shown === "facts" ? "session" : "facts"));
+		this.facts = new FactsPanel(page, () => this.show("session"));
+		// Loaded when somebody wants it.
+		this.usage = once(async () => new (await import("./usage-view.js")).UsageView(page), this.middle);
+		this.search = once(async () => new (await import("./search-box.js")).SearchBox(page), document.body);
+		this.spawn = once(async () => new (await import("./spawn-form.js")).SpawnForm(page), document.body);
+		this.shown = "";
+		this.current = "";
+		this.middle.append(this.session);
+		this.columns.append(this.middle, this.facts);
+		place("foot").append(new ConnectionState(page));
+		this.help = listen(this.shortcuts());
+		place("bar-buttons").append(...this.barButtons());
+		place("search-button").addEventListener("click", () => this.find());
+		page.addEventListener("open", () => this.route());
+		page.list.addEventListener("change", () => this.showTitle());
+		addEventListener("hashchange", () => this.route());
+		listenForFiles((files) => this.takeFiles(files));
+		this.route();
+		// Who presses Ctrl-K types on at once: not into the keys of the page.
+		requestIdleCallback(() => void this.search());
+	}
 
-  route() {
-    const { page, session, current } = this;
-    const { view, key, cursor } = page.takeAddress();
-    if (view === "usage") {
-      void this.usage().then((usage) => usage.load());
-      return this.show("usage");
-    }
-    this.current = key;
-    if (key !== current || cursor !== undefined) session.show(key, cursor);
-    this.tree.select(key);
-    this.facts.show(key);
-    this.showTitle();
-    this.show(key ? "session" : "tree");
-  }
+	route() {
+		const { page, session, current } = this;
+		const { view, key, cursor } = page.takeAddress();
+		if (view === "usage") {
+			void this.usage().then((usage) => usage.load());
+			return this.show("usage");
+		}
+		this.current = key;
+		// The graph reads several sessions: first the one that somebody waits for.
+		if (key !== current || cursor !== undefined)
+			void session.show(key, cursor).then(() => this.facts.showGraph(key).catch(() => {}));
+		this.tree.select(key);
+		this.facts.show(key);
+		this.showTitle();
+		this.show(key ? "session" : "tree");
+	}
 
-  /** @param {string} view */
-  show(view) {
-    this.shown = view;
-    this.columns.dataset.view = view;
-    this.session.hidden = view === "usage";
-  }
+	/** @param {string} view */
+	show(view) {
+		this.shown = view;
+		this.columns.dataset.view = view;
+		this.session.hidden = view === "usage";
+	}
 
-  showTitle() {
-    const title = this.current ? `${this.page.nameOf(this.current)} · sessiond` : "sessiond";
-    if (document.title !== title) document.title = title;
-  }
+	showTitle() {
+		const title = this.current ? `${this.page.nameOf(this.current)} · sessiond` : "sessiond";
+		if (document.title !== title) document.title = title;
+	}
 
-  toTree(toFilter = false) {
-    if (this.shown !== "usage") this.show("tree");
-    if (toFilter) this.tree.filter.select();
-    else this.tree.focusCurrent();
-  }
+	toTree(toFilter = false) {
+		if (this.shown !== "usage") this.show("tree");
+		if (toFilter) this.tree.filter.select();
+		else this.tree.focusCurrent();
+	}
 
-  /** @param {File[]} files */
-  takeFiles(files) {
-    const { page, session, current } = this;
-    const isOpen = document.querySelector("spawn-form dialog[open]") !== null;
-    if (!isOpen && current !== "" && page.may("send")) void session.composer.addFiles(files);
-    else if (page.may("spawn")) this.begin(files);
-  }
+	/** @param {File[]} files */
+	takeFiles(files) {
+		const { page, session, current } = this;
+		const isOpen = document.querySelector("spawn-form dialog[open]") !== null;
+		if (!isOpen && current !== "" && page.may("send")) void session.composer.addFiles(files);
+		else if (page.may("spawn")) this.begin(files);
+	}
 
-  find(onlyThere = false) {
-    void this.search().then((search) => search.open(this.current, onlyThere));
-  }
+	find(onlyThere = false) {
+		void this.search().then((search) => search.open(this.current, onlyThere));
+	}
 
-  /** @param {File[]} [files] */
-  begin(files) {
-    void this.spawn().then((spawn) => spawn.open(files));
-  }
+	/** @param {File[]} [files] */
+	begin(files) {
+		void this.spawn().then((spawn) => spawn.open(files));
+	}
 
-  barButtons() {
-    const keys = wordButton("?", () => this.help.showModal(), { "aria-label": "Keys", title: "Keys (?)" });
-    const usage = wordButton("Usage", () => this.page.go("usage"));
-    return this.page.may("spawn") ? [button("New task", () => this.begin()), usage, keys] : [usage, keys];
-  }
+	barButtons() {
+		const keys = wordButton("?", () => this.help.showModal(), { "aria-label": "Keys", title: "Keys (?)" });
+		const usage = wordButton("Usage", () => this.page.go("usage"));
+		return this.page.may("spawn") ? [button("New task", () => this.begin()), usage, keys] : [usage, keys];
+	}
 
-  /** @returns {Shortcut[]} */
-  shortcuts() {
-    const { page, session } = this;
-    const { transcript } = session;
-    return [
-      { keys: "Ctrl K", what: "search everything", fits: withCtrl("k"), act: () => this.find() },
-      { keys: "f", what: "search in this session", fits: plain("f"), act: () => this.find(true) },
-      { keys: "/", what: "filter the sessions", fits: plain("/"), act: () => this.toTree(true) },
-      { keys: "j  k", what: "next, previous prompt", fits: plain("j"), act: () => transcript.jump(1) },
-      { keys: "", what: "", fits: plain("k"), act: () => transcript.jump(-1) },
-      { keys: "g", what: "to the end", fits: plain("g"), act: () => transcript.toEnd() },
-      { keys: "r", what: "write a message", fits: plain("r"), act: () => session.composer.focus() },
-      { keys: "n", what: "new task", fits: plain("n"), act: () => page.may("spawn") && this.begin() },
-      { keys: "u", what: "usage", fits: plain("u"), act: () => page.go("usage") },
-      { keys: "t  Esc", what: "to the tree", fits: plain("t"), act: () => this.toTree() },
-      { keys: "", what: "", fits: plain("Escape"), act: () => this.toTree() },
-      { keys: "↑ ↓ ← →", what: "in the tree: move, fold, open" },
-    ];
-  }
+	/** @returns {Shortcut[]} */
+	shortcuts() {
+		const { page, session } = this;
+		const { transcript } = session;
+		return [
+			{ keys: "Ctrl K", what: "search everything", fits: withCtrl("k"), act: () => this.find() },
+			{ keys: "f", what: "search in this session", fits: plain("f"), act: () => this.find(true) },
+			{ keys: "/", what: "filter the sessions", fits: plain("/"), act: () => this.toTree(true) },
+			{ keys: "j  k", what: "next, previous prompt", fits: plain("j"), act: () => transcript.jump(1) },
+			{ keys: "", what: "", fits: plain("k"), act: () => transcript.jump(-1) },
+			{ keys: "g", what: "to the end", fits: plain("g"), act: () => transcript.toEnd() },
+			{ keys: "r", what: "write a message", fits: plain("r"), act: () => session.composer.focus() },
+			{ keys: "n", what: "new task", fits: plain("n"), act: () => page.may("spawn") && this.begin() },
+			{ keys: "u", what: "usage", fits: plain("u"), act: () => page.go("usage") },
+			{ keys: "t  Esc", what: "to the tree", fits: plain("t"), act: () => this.toTree() },
+			{ keys: "", what: "", fits: plain("Escape"), act: () => this.toTree() },
+			{ keys: "↑ ↓ ← →", what: "in the tree: move, fold, open" },
+		];
+	}
 }
 
 /** @template {HTMLElement} T @param {() => Promise<T>} make @param {HTMLElement} parent */
 function once(make, parent) {
-  /** @type {Promise<T> | undefined} */
-  let made;
-  const put = async () => {
-    const element = await make();
-    parent.append(element);
-    return element;
-  };
-  return () => {
-    // Asked for again when the daemon is back.
-    made ??= put().catch(() => {
-      made = undefined;
-      return new Promise(() => {});
-    });
-    return made;
-  };
+	/** @type {Promise<T> | undefined} */
+	let made;
+	const put = async () => {
+		const element = await make();
+		parent.append(element);
+		return element;
+	};
+	return () => {
+		// Asked for again when the daemon is back.
+		made ??= put().catch(() => {
+			made = undefined;
+			return new Promise(() => {});
+		});
+		return made;
+	};
 }

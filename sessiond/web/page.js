@@ -1,12 +1,12 @@
 /** @file The page begins: it signs in and shows the tree, then the rest. */
 
-import { Client } from "./client.js";
-import { ConnectionState } from "./connection-state.js";
-import { fill, h } from "./element.js";
-import { PageContext } from "./page-context.js";
+import { fill, h, wordButton } from "./element.js";
+import { client, firstRows, signedIn } from "./first-look.js";
+import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
 import { ReadingMarks } from "./reading-marks.js";
 import { SessionList } from "./session-list.js";
+import { nameOf } from "./session-state.js";
 import { SessionTree } from "./session-tree.js";
 
 const MINUTE_MS = 60_000;
@@ -14,62 +14,123 @@ const MINUTE_MS = 60_000;
 /** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** The one-time code, cleared before anything else happens. */
-function takeCode() {
-  const fragment = location.hash.slice(1);
-  if (fragment === "" || fragment.startsWith("/")) return undefined;
-  history.replaceState(null, "", location.pathname);
-  return fragment;
-}
-
 async function begin() {
-  const code = takeCode();
-  const client = new Client();
-  try {
-    await client.open(code);
-  } catch (problem) {
-    const again = /** @type {any} */ (problem)?.type === "unauthenticated" ? undefined : () => location.reload();
-    return fill(place("columns"), signInNote(problem, again));
-  }
-  const list = new SessionList(client, requestAnimationFrame);
-  const page = new PageContext(client, list, new ReadingMarks(localStorage, sessionStorage));
-  const tree = new SessionTree(page);
-  fill(place("columns"), h("nav", { "aria-label": "Sessions" }, tree));
-  place("foot").append(new ConnectionState(page));
-  document.addEventListener("visibilitychange", () => (document.hidden ? client.pause() : client.resume()));
-  setInterval(() => !document.hidden && list.tell(), MINUTE_MS);
-  const showRest = async () => {
-    try {
-      new (await import("./page-views.js")).PageViews(page, tree);
-    } catch (problem) {
-      // The daemon went away. A browser may keep to its failure: the page begins anew.
-      if (!(problem instanceof TypeError)) throw problem;
-      client.addEventListener("state", () => client.state === "live" && location.reload());
-    }
-  };
-  list.addEventListener("change", showRest, { once: true });
-  list.start();
+	const askToSignIn = (/** @type {unknown} */ problem) => {
+		const again = /** @type {any} */ (problem)?.type === "unauthenticated" ? undefined : () => location.reload();
+		fill(place("columns"), signInNote(problem, again));
+	};
+	for (const sheet of document.querySelectorAll("link")) sheet.disabled = false;
+	try {
+		await signedIn;
+	} catch (problem) {
+		return askToSignIn(problem);
+	}
+	const list = new SessionList(client, requestAnimationFrame);
+	const page = new PageContext(client, list, new ReadingMarks(localStorage, sessionStorage));
+	const tree = new SessionTree(page);
+	fill(place("columns"), h("nav", { "aria-label": "Sessions" }, tree));
+	document.addEventListener("visibilitychange", () => (document.hidden ? client.pause() : client.resume()));
+	setInterval(() => !document.hidden && list.tell(), MINUTE_MS);
+	const showRest = async () => {
+		if (client.state === "refused" && list.rows.size === 0) return askToSignIn({ type: "unauthenticated" });
+		try {
+			new (await import("./page-views.js")).PageViews(page, tree);
+		} catch (problem) {
+			// The daemon went away. A browser may keep to its failure: the page begins anew.
+			if (!(problem instanceof TypeError)) throw problem;
+			client.addEventListener("state", () => client.state === "live" && location.reload());
+		}
+	};
+	// Not before the first rows, whose way it would be in.
+	const rowsOrTrouble = new Promise((resolve) => {
+		list.addEventListener("change", resolve, { once: true });
+		client.addEventListener("state", () => client.state !== "live" && resolve(null));
+		firstRows.catch(resolve);
+	});
+	list.start(firstRows);
+	await rowsOrTrouble;
+	await showRest();
 }
 
 /** @param {unknown} problem @param {(() => void) | undefined} again */
 function signInNote(problem, again) {
-  return h(
-    "div",
-    { class: "sign-in" },
-    h("h1", {}, "sessiond"),
-    h("p", {}, "This page opens with a code that is good once, for 30 seconds. Ask for one in a terminal:"),
-    h("pre", {}, "sessiond web"),
-    h(
-      "p",
-      { class: "hint" },
-      "It reads. ",
-      h("code", {}, "--write"),
-      " may send and spawn, ",
-      h("code", {}, "--admin"),
-      " may do everything.",
-    ),
-    problemNote(problem, again ? { again } : {}),
-  );
+	return h(
+		"div.sign-in",
+		{},
+		h("h1", {}, "sessiond"),
+		h("p", {}, "This page opens with a code that is good once, for 30 seconds. Ask for one in a terminal:"),
+		h("pre", {}, "sessiond web"),
+		h(
+			"p.hint",
+			{},
+			"It reads. ",
+			h("code", {}, "--write"),
+			" may send and spawn, ",
+			h("code", {}, "--admin"),
+			" may do everything.",
+		),
+		problemNote(problem, again ? { again } : {}),
+	);
+}
+
+/** Tells `open`: a session at another place than its address says. */
+export class PageContext extends EventTarget {
+	/** @type {string | undefined} */
+	#cursor;
+
+	/** @param {Client} client @param {SessionList} list @param {ReadingMarks} marks */
+	constructor(client, list, marks) {
+		super();
+		this.client = client;
+		this.list = list;
+		this.marks = marks;
+	}
+
+	/** @param {Scope} scope */
+	may(scope) {
+		return this.client.may(scope);
+	}
+
+	/** @param {string} key @param {string} [cursor] */
+	open(key, cursor) {
+		this.#cursor = cursor;
+		if (!this.list.rows.get(key)) this.list.fetchRow(key).catch(() => {});
+		const before = location.hash;
+		this.go(`session/${encodeURIComponent(key)}`);
+		if (location.hash === before) this.dispatchEvent(new Event("open"));
+	}
+
+	/** @param {string} address */
+	go(address) {
+		location.hash = `#/${address}`;
+	}
+
+	takeAddress() {
+		const [, view = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(location.hash) ?? [];
+		const cursor = this.#cursor;
+		this.#cursor = undefined;
+		return { view, key: view === "session" ? decoded(rest) : "", cursor };
+	}
+
+	/** @param {string} key @param {Props} [props] */
+	link(key, props) {
+		return wordButton(h("bdi", {}, this.nameOf(key)), () => this.open(key), props);
+	}
+
+	/** @param {string} key */
+	nameOf(key) {
+		const row = this.list.rows.get(key);
+		return row ? safeLine(nameOf(row)) : safeLine(key);
+	}
+}
+
+/** @param {string} text */
+function decoded(text) {
+	try {
+		return decodeURIComponent(text);
+	} catch {
+		return text;
+	}
 }
 
 void begin();

@@ -2,13 +2,13 @@
 
 /** @type {Record<SessionState, string>} */
 export const STATE_WORDS = {
-  waiting: "waits for you",
-  running: "running",
-  queued: "queued",
-  error: "failed",
-  aborted: "stopped",
-  done: "done",
-  idle: "idle",
+	waiting: "waits for you",
+	running: "running",
+	queued: "queued",
+	error: "failed",
+	aborted: "stopped",
+	done: "done",
+	idle: "idle",
 };
 
 /** @type {Record<SessionState, number>} */
@@ -16,38 +16,38 @@ export const STATE_URGENCY = { waiting: 0, running: 1, queued: 1, error: 2, abor
 
 /** @type {Map<string, SessionState>} */
 const OF_STATUS = new Map([
-  ["queued", "queued"],
-  ["running", "running"],
-  ["ok", "done"],
-  ["error", "error"],
-  ["timeout", "error"],
-  ["aborted", "aborted"],
+	["queued", "queued"],
+	["running", "running"],
+	["ok", "done"],
+	["error", "error"],
+	["timeout", "error"],
+	["aborted", "aborted"],
 ]);
 
 /** @param {Row} row @returns {SessionState} */
 export function stateOf(row) {
-  if (row.waiting !== undefined || row.state === "waiting") return "waiting";
-  if (row.status === "queued" || (row.queuedRuns && row.status !== "running")) return "queued";
-  if (row.state !== undefined && Object.hasOwn(STATE_WORDS, row.state)) return /** @type {SessionState} */ (row.state);
-  return OF_STATUS.get(row.status ?? "") ?? "idle";
+	if (row.waiting !== undefined || row.state === "waiting") return "waiting";
+	if (row.status === "queued" || (row.queuedRuns && row.status !== "running")) return "queued";
+	if (row.state !== undefined && Object.hasOwn(STATE_WORDS, row.state)) return /** @type {SessionState} */ (row.state);
+	return OF_STATUS.get(row.status ?? "") ?? "idle";
 }
 
 /** @param {Row} row */
 export function isLive(row) {
-  const state = stateOf(row);
-  return state === "running" || state === "queued";
+	const state = stateOf(row);
+	return state === "running" || state === "queued";
 }
 
 /** @param {Row} row */
 export function nameOf(row) {
-  return row.label || row.displayName || row.title || row.derivedTitle || row.subject || row.key;
+	return row.label || row.displayName || row.title || row.task || row.derivedTitle || row.subject || row.key;
 }
 
 /** @param {Row} row */
 export function agentOf(row) {
-  if (row.source !== "sessiond") return "";
-  const parts = row.key.split(":");
-  if (parts[0] === "agent" && parts.length > 2) return parts[1] ?? "";
-  const folder = /\/agents\/([a-z0-9][a-z0-9_-]*)\/sessions\//.exec(row.transcriptPath);
-  return folder?.[1] ?? "";
+	if (row.source !== "sessiond") return "";
+	const parts = row.key.split(":");
+	if (parts[0] === "agent" && parts.length > 2) return parts[1];
+	const folder = /\/agents\/([a-z0-9][a-z0-9_-]*)\/sessions\//.exec(row.transcriptPath);
+	return folder?.[1] ?? "";
 }

@@ -10,76 +10,77 @@ import { stateMark } from "./state-mark.js";
 import { TranscriptView } from "./transcript-view.js";
 
 export class SessionView extends HTMLElement {
-  /** @param {PageContext} page @param {() => void} toFacts */
-  constructor(page, toFacts) {
-    super();
-    this.page = page;
-    this.key = "";
-    this.around = "";
-    this.now = new NowView(page);
-    this.transcript = new TranscriptView(page);
-    this.composer = new MessageComposer(page);
-    this.heading = h("h1", { tabindex: -1 });
-    this.state = h("span", { class: "state", role: "status" });
-    const fetch = async () => {
-      const { fetchMarkdown } = await import("./transcript-markdown.js");
-      return fetchMarkdown(page.client, this.key, page.nameOf(this.key));
-    };
-    this.head = h(
-      "div",
-      { class: "session-head" },
-      wordButton("‹ Sessions", () => page.go(""), { class: "back", "aria-label": "Back to the sessions" }),
-      this.heading,
-      this.state,
-      copyButton("Copy as Markdown", fetch),
-      wordButton("Facts", toFacts, { class: "to-facts" }),
-    );
-    this.append(this.now, this.head, this.transcript, this.composer);
-    page.list.addEventListener("change", () => this.renderHead());
-    this.show("");
-  }
+	/** @param {PageContext} page @param {() => void} toFacts */
+	constructor(page, toFacts) {
+		super();
+		this.page = page;
+		this.key = "";
+		this.around = "";
+		this.now = new NowView(page);
+		this.transcript = new TranscriptView(page);
+		this.composer = new MessageComposer(page);
+		this.heading = h("h1", { tabindex: -1 });
+		this.state = h("span", { class: "state", role: "status" });
+		const fetch = async () => {
+			const { fetchMarkdown } = await import("./transcript-markdown.js");
+			return fetchMarkdown(page.client, this.key, page.nameOf(this.key));
+		};
+		this.head = h(
+			"div.session-head",
+			{},
+			wordButton("‹ Sessions", () => page.go(""), { class: "back", "aria-label": "Back to the sessions" }),
+			this.heading,
+			this.state,
+			copyButton("Copy as Markdown", fetch),
+			wordButton("Facts", toFacts, { class: "to-facts" }),
+		);
+		this.append(this.now, this.head, this.transcript, this.composer);
+		page.list.addEventListener("change", () => this.renderHead());
+		void this.show("");
+	}
 
-  /** @param {string} key @param {string} [cursor] */
-  show(key, cursor) {
-    const { now, head, transcript, composer } = this;
-    this.key = key;
-    const isOpen = key !== "";
-    now.hidden = isOpen;
-    head.hidden = transcript.hidden = composer.hidden = !isOpen;
-    if (isOpen) transcript.show(key, cursor);
-    else {
-      transcript.close();
-      now.render();
-    }
-    this.renderHead();
-  }
+	/** @param {string} key @param {string} [cursor] */
+	async show(key, cursor) {
+		const { now, head, transcript, composer } = this;
+		this.key = key;
+		const isOpen = key !== "";
+		now.hidden = isOpen;
+		head.hidden = transcript.hidden = composer.hidden = !isOpen;
+		if (!isOpen) {
+			transcript.close();
+			now.render();
+		}
+		const shown = isOpen && transcript.show(key, cursor);
+		this.renderHead();
+		await shown;
+	}
 
-  renderHead() {
-    const { key, heading, state, composer, transcript, page } = this;
-    const row = this.row();
-    const name = row ? safeLine(nameOf(row)) : key;
-    if (heading.textContent !== name) fill(heading, h("bdi", {}, name));
-    const word = row ? `${stateOf(row)} ${row.readOnly ?? ""}` : "";
-    if (row && state.dataset.word !== word) {
-      state.dataset.word = word;
-      fill(
-        state,
-        stateMark(stateOf(row), true),
-        row.readOnly && h("span", { class: "hint" }, `${row.source} keeps it: read only here`),
-      );
-    }
-    if (!row) fill(state);
-    composer?.show(key, row);
-    if (row && !document.hidden) page.marks.markRead(key, row.updatedAt);
-    const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`);
-    const around = [key, row ? stateOf(row) : "", ...children].join("\n");
-    if (around !== this.around) transcript?.render();
-    this.around = around;
-  }
+	renderHead() {
+		const { key, heading, state, composer, transcript, page } = this;
+		const row = this.row();
+		const name = row ? safeLine(nameOf(row)) : key;
+		if (heading.textContent !== name) fill(heading, h("bdi", {}, name));
+		const word = row ? `${stateOf(row)} ${row.readOnly ?? ""}` : "";
+		if (row && state.dataset.word !== word) {
+			state.dataset.word = word;
+			fill(
+				state,
+				stateMark(stateOf(row), true),
+				row.readOnly && h("span.hint", {}, `${row.source} keeps it: read only here`),
+			);
+		}
+		if (!row) fill(state);
+		composer?.show(key, row);
+		if (row && !document.hidden) page.marks.markRead(key, row.updatedAt);
+		const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`);
+		const around = [key, row ? stateOf(row) : "", ...children].join("\n");
+		if (around !== this.around) transcript?.render();
+		this.around = around;
+	}
 
-  row() {
-    return this.page.list.rows.get(this.key ?? "");
-  }
+	row() {
+		return this.page.list.rows.get(this.key);
+	}
 }
 
 customElements.define("session-view", SessionView);

@@ -8,84 +8,81 @@ import { countChanges, diffLines, patchLines } from "./line-diff.js";
 import { resultOf } from "./message-parts.js";
 import { changesOf, detailsOf, summarizeCall, toolName } from "./tool-summary.js";
 
+// Of lines to compare for the summary: a transcript may have thousands of calls.
+const MOST_PAIRS = 20_000;
+
 export class ToolCall extends HTMLElement {
-  constructor() {
-    super();
-    /** @type {Call | null} */
-    this.call = null;
-    this.outcome = h("span", { class: "outcome" });
-    this.summary = h("summary");
-    this.inside = h("div", { class: "inside" });
-    this.details = h("details", { ontoggle: () => this.fillInside() }, this.summary, this.inside);
-  }
+	constructor() {
+		super();
+		/** @type {Call | null} */
+		this.call = null;
+		this.outcome = h("span.outcome");
+		this.summary = h("summary");
+		this.inside = h("div.inside");
+		this.details = h("details", { ontoggle: () => this.fillInside() }, this.summary, this.inside);
+	}
 
-  /** @param {Call} call */
-  show(call) {
-    const isFirst = this.call === null;
-    const resultChanged = this.call?.result?.cursor !== call.result?.cursor;
-    this.call = call;
-    if (isFirst) {
-      const what = h("bdi", { class: "what" }, summarizeCall(call.args));
-      this.summary.append(h("bdi", { class: "name" }, toolName(call.name)), what, sizeOf(call.args), this.outcome);
-      this.append(this.details);
-    }
-    this.showOutcome(call);
-    if (resultChanged && this.details.open) this.fillInside();
-    return this;
-  }
+	/** @param {Call} call */
+	show(call) {
+		const isFirst = this.call === null;
+		const resultChanged = this.call?.result?.cursor !== call.result?.cursor;
+		this.call = call;
+		if (isFirst) {
+			const what = h("bdi.what", {}, summarizeCall(call.args));
+			this.summary.append(h("bdi.name", {}, toolName(call.name)), what, sizeOf(call.args), this.outcome);
+			this.append(this.details);
+		}
+		this.showOutcome(call);
+		if (resultChanged && this.details.open) this.fillInside();
+		return this;
+	}
 
-  /** @param {Call} call */
-  showOutcome({ result, at, isLive }) {
-    const found = result && resultOf(result.message);
-    const took = result?.at && at && result.at > at ? ` ${formatDuration(result.at - at)}` : "";
-    const word = found ? (found.isError ? "failed" : "ok") : isLive ? "running" : "no result";
-    this.outcome.className = `outcome ${found ? (found.isError ? "error" : "ok") : isLive ? "running" : "open"}`;
-    this.outcome.textContent = word + took;
-  }
+	/** @param {Call} call */
+	showOutcome({ result, at, isLive }) {
+		const found = result && resultOf(result.message);
+		const took = result?.at && at && result.at > at ? ` ${formatDuration(result.at - at)}` : "";
+		const word = found ? (found.isError ? "failed" : "ok") : isLive ? "running" : "no result";
+		this.outcome.className = `outcome ${found ? (found.isError ? "error" : "ok") : isLive ? "running" : "open"}`;
+		this.outcome.textContent = word + took;
+	}
 
-  /** A transcript may have thousands that nobody opens. */
-  fillInside() {
-    const { call } = this;
-    if (!call || !this.details.open) return;
-    const changes = changesOf(call.args);
-    const asked =
-      changes.length > 0 ? changes.map((change) => custom(DiffView).show(change)) : detailsElement(call.args);
-    const found = call.result && resultOf(call.result.message);
-    const answer = found?.text
-      ? custom(CodeBlock, { class: found.isError && "error" }).show(found.text, found.isError ? "error" : "result")
-      : null;
-    this.inside.replaceChildren(
-      ...asked,
-      ...(answer ? [answer] : found ? [h("p", { class: "hint" }, "It answered nothing.")] : []),
-    );
-  }
+	/** A transcript may have thousands that nobody opens. */
+	fillInside() {
+		const { call } = this;
+		if (!call || !this.details.open) return;
+		const changes = changesOf(call.args);
+		const asked =
+			changes.length > 0 ? changes.map((change) => custom(DiffView).show(change)) : detailsElement(call.args);
+		const found = call.result && resultOf(call.result.message);
+		const answer = found?.text
+			? custom(CodeBlock, { class: found.isError && "error" }).show(found.text, found.isError ? "error" : "result")
+			: null;
+		this.inside.replaceChildren(
+			...asked,
+			...(answer ? [answer] : found ? [h("p.hint", {}, "It answered nothing.")] : []),
+		);
+	}
 }
 
 /** @param {unknown} args */
 function sizeOf(args) {
-  const changes = changesOf(args);
-  if (changes.length === 0) return "";
-  let [added, removed] = [0, 0];
-  for (const change of changes.slice(0, 20)) {
-    const all = "patch" in change ? change.patch.length : change.before.length + change.after.length;
-    if (all > 100_000) return "";
-    const counted = countChanges("patch" in change ? patchLines(change.patch) : diffLines(change.before, change.after));
-    added += counted.added;
-    removed += counted.removed;
-  }
-  return h(
-    "span",
-    { class: "size" },
-    h("span", { class: "added" }, `+${added}`),
-    " ",
-    h("span", { class: "removed" }, `−${removed}`),
-  );
+	const changes = changesOf(args);
+	if (changes.length === 0) return "";
+	let [added, removed, pairs] = [0, 0, 0];
+	for (const change of changes) {
+		if (!("patch" in change)) pairs += change.before.split("\n").length * change.after.split("\n").length;
+		if (pairs > MOST_PAIRS) return "";
+		const counted = countChanges("patch" in change ? patchLines(change.patch) : diffLines(change.before, change.after));
+		added += counted.added;
+		removed += counted.removed;
+	}
+	return h("span.size", {}, h("span.added", {}, `+${added}`), " ", h("span.removed", {}, `−${removed}`));
 }
 
 /** @param {unknown} args */
 function detailsElement(args) {
-  const text = detailsOf(args);
-  return text ? [custom(CodeBlock).show(text, "call")] : [];
+	const text = detailsOf(args);
+	return text ? [custom(CodeBlock).show(text, "call")] : [];
 }
 
 customElements.define("tool-call", ToolCall);

@@ -1,13 +1,12 @@
 /** @file A transcript on the screen. What is read stays where it is; who is at the end stays there. */
 
-import { button, fill, h, wordButton } from "./element.js";
+import { button, fill, h, keepChildren } from "./element.js";
 import { formatDay, formatDuration, formatPlural } from "./format.js";
-import { keepChildren } from "./keyed-children.js";
 import { LiveText } from "./live-text.js";
 import { MessageView } from "./message-view.js";
 import { safeLine, safeText } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
-import { nameOf, stateOf } from "./session-state.js";
+import { stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 import { TranscriptFeed } from "./transcript-feed.js";
 import { piecesOf } from "./transcript-pieces.js";
@@ -17,211 +16,209 @@ const EDGE_PX = 1200;
 const MARKERS = { compaction: "The conversation was summed up here", rewind: "The conversation went back to here" };
 
 export class TranscriptView extends HTMLElement {
-  /** @param {PageContext} page */
-  constructor(page) {
-    super();
-    this.page = page;
-    /** @type {TranscriptFeed | null} */
-    this.feed = null;
-    this.older = h("div", { class: "edge" });
-    this.pieces = h("div", { class: "pieces" });
-    this.live = new LiveText();
-    this.newer = h("div", { class: "edge" });
-    this.content = h("div", { class: "content" }, this.older, this.pieces, this.live, this.newer);
-    this.scroller = h(
-      "div",
-      { class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled() },
-      this.content,
-    );
-    this.pill = button("", () => this.toEnd(), { class: "pill", hidden: true });
-    this.append(this.scroller, this.pill);
-    const grown = new ResizeObserver(() => this.isFollowing && this.stickToEnd());
-    grown.observe(this.content);
-    grown.observe(this.scroller);
-    this.isFollowing = true;
-    this.wasLive = false;
-    // The newest message when the reader left the end; 0 before anything was read.
-    this.seenSeq = 0;
-    /** @type {MessageActions} */
-    this.actions = {
-      open: (key) => page.open(key),
-      nameOf: (key) => page.nameOf(key),
-      raw: ({ entry }) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
-      whole: ({ entry }) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
-    };
-  }
+	/** @param {PageContext} page */
+	constructor(page) {
+		super();
+		this.page = page;
+		/** @type {TranscriptFeed | null} */
+		this.feed = null;
+		this.older = h("div.edge");
+		this.pieces = h("div.pieces");
+		this.live = new LiveText();
+		this.newer = h("div.edge");
+		this.content = h("div.content", {}, this.older, this.pieces, this.live, this.newer);
+		this.scroller = h(
+			"div",
+			{ class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled() },
+			this.content,
+		);
+		this.pill = button("", () => this.toEnd(), { class: "pill", hidden: true });
+		this.append(this.scroller, this.pill);
+		const grown = new ResizeObserver(() => this.isFollowing && this.stickToEnd());
+		grown.observe(this.content);
+		grown.observe(this.scroller);
+		this.isFollowing = true;
+		this.wasLive = false;
+		// The newest message when the reader left the end; 0 before anything was read.
+		this.seenSeq = 0;
+		/** @type {MessageActions} */
+		this.actions = {
+			link: (key, props) => page.link(key, props),
+			raw: ({ entry }) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
+			whole: ({ entry }) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
+		};
+	}
 
-  /** @param {string} key @param {string} [cursor] */
-  show(key, cursor) {
-    this.close();
-    const feed = new TranscriptFeed(this.page.client, key, requestAnimationFrame);
-    this.feed = feed;
-    this.isFollowing = true;
-    this.follow(cursor === undefined);
-    fill(this.older, h("p", { class: "hint" }, "Reading …"));
-    feed.addEventListener("change", () => this.render());
-    feed.addEventListener("live", () => this.renderLive());
-    feed.addEventListener("problem", () => this.showProblem(feed.problem));
-    return feed.open(cursor).then(() => cursor !== undefined && requestAnimationFrame(() => this.flashLast()));
-  }
+	/** @param {string} key @param {string} [cursor] */
+	show(key, cursor) {
+		this.close();
+		const feed = new TranscriptFeed(this.page.client, key, requestAnimationFrame);
+		this.feed = feed;
+		this.isFollowing = true;
+		this.follow(cursor === undefined);
+		fill(this.older, h("p.hint", {}, "Reading …"));
+		feed.addEventListener("change", () => this.render());
+		feed.addEventListener("live", () => this.renderLive());
+		feed.addEventListener("problem", () => this.showProblem(feed.problem));
+		return feed.open(cursor).then(() => cursor !== undefined && requestAnimationFrame(() => this.flashLast()));
+	}
 
-  close() {
-    this.feed?.stop();
-    this.feed = null;
-    keepPieces(this.pieces, [], this);
-    this.live.show("", []);
-    fill(this.newer);
-  }
+	close() {
+		this.feed?.stop();
+		this.feed = null;
+		keepPieces(this.pieces, [], this);
+		this.live.show("", []);
+		fill(this.newer);
+	}
 
-  render() {
-    const { feed, page } = this;
-    if (!feed?.isReady) return;
-    const children = page.list.rows.childrenOf(feed.key).map((row) => ({ key: page.list.rows.keyOf(row), row }));
-    const row = page.list.rows.get(feed.key);
-    const isLive = row !== undefined && stateOf(row) === "running";
-    if (!isLive && row !== undefined) feed.endLive();
-    if (this.wasLive && !isLive) this.load(() => feed.readEndings());
-    this.wasLive = isLive;
-    this.keepPlace(() => {
-      keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children }), this);
-      this.renderEdges();
-    });
-    this.renderLive();
-    this.loadNear();
-  }
+	render() {
+		const { feed, page } = this;
+		if (!feed?.isReady) return;
+		const children = page.list.rows.childrenOf(feed.key).map((row) => ({ key: page.list.rows.keyOf(row), row }));
+		const row = page.list.rows.get(feed.key);
+		const isLive = row !== undefined && stateOf(row) === "running";
+		if (!isLive && row !== undefined) feed.endLive();
+		if (this.wasLive && !isLive) this.load(() => feed.readEndings());
+		this.wasLive = isLive;
+		this.keepPlace(() => {
+			keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children }), this);
+			this.renderEdges();
+		});
+		this.renderLive();
+		this.loadNear();
+	}
 
-  renderEdges() {
-    const { feed } = this;
-    if (!feed) return;
-    const { shown } = feed;
-    const notes = [
-      feed.isRedacted && "Secrets are masked.",
-      feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`,
-    ];
-    const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning.";
-    const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : "";
-    fill(this.older, h("p", { class: "hint" }, [first, ...notes].filter(Boolean).join(" ")));
-    fill(this.newer, shown.isAtEnd ? null : h("p", { class: "hint" }, "Reading …"));
-    this.renderPill();
-  }
+	renderEdges() {
+		const { feed } = this;
+		if (!feed) return;
+		const { shown } = feed;
+		const notes = [
+			feed.isRedacted && "Secrets are masked.",
+			feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`,
+		];
+		const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning.";
+		const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : "";
+		fill(this.older, h("p.hint", {}, [first, ...notes].filter(Boolean).join(" ")));
+		fill(this.newer, shown.isAtEnd ? null : h("p.hint", {}, "Reading …"));
+		this.renderPill();
+	}
 
-  renderPill() {
-    const { pill, feed, isFollowing } = this;
-    if (!feed) return;
-    const far = !feed.shown.isAtEnd || !isFollowing;
-    const beyond = feed.shown.newestSeq - (this.seenSeq || feed.shown.newestSeq);
-    pill.hidden = !far || feed.shown.entries.length === 0;
-    pill.textContent = beyond > 0 ? `${formatPlural(beyond, "new message")} ↓` : "To the end ↓";
-  }
+	renderPill() {
+		const { pill, feed, isFollowing } = this;
+		if (!feed) return;
+		const far = !feed.shown.isAtEnd || !isFollowing;
+		const beyond = feed.shown.newestSeq - (this.seenSeq || feed.shown.newestSeq);
+		pill.hidden = !far || feed.shown.entries.length === 0;
+		pill.textContent = beyond > 0 ? `${formatPlural(beyond, "new message")} ↓` : "To the end ↓";
+	}
 
-  renderLive() {
-    const { feed } = this;
-    if (feed)
-      this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
-  }
+	renderLive() {
+		const { feed } = this;
+		if (feed)
+			this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
+	}
 
-  /** @param {() => void} change */
-  keepPlace(change) {
-    const { scroller } = this;
-    if (this.isFollowing) {
-      change();
-      return this.stickToEnd();
-    }
-    const top = topOf(scroller);
-    // A day or a gap goes when older messages come before it.
-    const messages = [...this.pieces.querySelectorAll("message-view")];
-    const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top);
-    const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({ message, before: topOf(message) }));
-    change();
-    const anchor = seen.find(({ message }) => message.isConnected);
-    if (anchor) scroller.scrollTop += topOf(anchor.message) - anchor.before;
-  }
+	/** @param {() => void} change */
+	keepPlace(change) {
+		const { scroller } = this;
+		if (this.isFollowing) {
+			change();
+			return this.stickToEnd();
+		}
+		const top = topOf(scroller);
+		// A day or a gap goes when older messages come before it.
+		const messages = [...this.pieces.querySelectorAll("message-view")];
+		const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top);
+		const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({ message, before: topOf(message) }));
+		change();
+		const anchor = seen.find(({ message }) => message.isConnected);
+		if (anchor) scroller.scrollTop += topOf(anchor.message) - anchor.before;
+	}
 
-  stickToEnd() {
-    const { scroller } = this;
-    scroller.scrollTop = scroller.scrollHeight;
-  }
+	stickToEnd() {
+		const { scroller } = this;
+		scroller.scrollTop = scroller.scrollHeight;
+	}
 
-  scrolled() {
-    const { feed } = this;
-    const { scroller } = this;
-    if (!feed?.isReady) return;
-    const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
-    this.follow(feed.shown.isAtEnd && below < AT_END_PX);
-    this.renderPill();
-    this.loadNear();
-  }
+	scrolled() {
+		const { feed, scroller } = this;
+		if (!feed?.isReady) return;
+		const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+		this.follow(feed.shown.isAtEnd && below < AT_END_PX);
+		this.renderPill();
+		this.loadNear();
+	}
 
-  /** @param {boolean} isFollowing */
-  follow(isFollowing) {
-    const { feed } = this;
-    if (this.isFollowing && !isFollowing) this.seenSeq = feed?.shown.newestSeq ?? 0;
-    this.isFollowing = isFollowing;
-    if (feed) feed.isFollowed = isFollowing;
-  }
+	/** @param {boolean} isFollowing */
+	follow(isFollowing) {
+		const { feed } = this;
+		if (this.isFollowing && !isFollowing) this.seenSeq = feed?.shown.newestSeq ?? 0;
+		this.isFollowing = isFollowing;
+		if (feed) feed.isFollowed = isFollowing;
+	}
 
-  /** It comes before one scrolls there. */
-  loadNear() {
-    const { feed, scroller } = this;
-    if (!feed?.isReady || feed.problem) return;
-    const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
-    if (scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder());
-    else if (below < EDGE_PX) this.load(() => feed.loadNewer());
-  }
+	/** It comes before one scrolls there. */
+	loadNear() {
+		const { feed, scroller } = this;
+		if (!feed?.isReady || feed.problem) return;
+		const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+		if (scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder());
+		else if (below < EDGE_PX) this.load(() => feed.loadNewer());
+	}
 
-  /** @param {() => Promise<void>} what */
-  load(what) {
-    what().catch((problem) => this.showProblem(problem));
-  }
+	/** @param {() => Promise<void>} what */
+	load(what) {
+		what().catch((problem) => this.showProblem(problem));
+	}
 
-  async toEnd() {
-    const { feed } = this;
-    if (!feed) return;
-    this.follow(true);
-    if (!feed.shown.isAtEnd) await feed.open();
-    this.render();
-    this.scroller.focus({ preventScroll: true });
-  }
+	async toEnd() {
+		const { feed } = this;
+		if (!feed) return;
+		this.follow(true);
+		if (!feed.shown.isAtEnd) await feed.open();
+		this.render();
+		this.scroller.focus({ preventScroll: true });
+	}
 
-  /** @param {1 | -1} direction */
-  async jump(direction) {
-    const { scroller, pieces } = this;
-    const prompts = /** @type {HTMLElement[]} */ ([
-      ...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
-    ]);
-    const focused = document.activeElement?.closest("message-view");
-    const edge = focused ? topOf(focused) : topOf(scroller) + 8;
-    const offset = (/** @type {HTMLElement} */ one) => (one === focused ? 0 : topOf(one) - edge);
-    const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
-    if (next) {
-      this.follow(false);
-      next.scrollIntoView({ block: "start" });
-      next.focus({ preventScroll: true });
-    } else if (direction > 0) await this.toEnd();
-    else if (this.feed?.shown.olderCursor) {
-      await this.feed.loadOlder();
-      this.render();
-      await this.jump(direction);
-    } else scroller.scrollTop = 0;
-  }
+	/** @param {1 | -1} direction */
+	async jump(direction) {
+		const { scroller, pieces } = this;
+		const prompts = /** @type {HTMLElement[]} */ ([
+			...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
+		]);
+		const focused = document.activeElement?.closest("message-view");
+		const edge = focused ? topOf(focused) : topOf(scroller) + 8;
+		const offset = (/** @type {HTMLElement} */ one) => (one === focused ? 0 : topOf(one) - edge);
+		const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
+		if (next) {
+			this.follow(false);
+			next.scrollIntoView({ block: "start" });
+			next.focus({ preventScroll: true });
+		} else if (direction > 0) await this.toEnd();
+		else if (this.feed?.shown.olderCursor) {
+			await this.feed.loadOlder();
+			this.render();
+			await this.jump(direction);
+		} else scroller.scrollTop = 0;
+	}
 
-  flashLast() {
-    const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1));
-    if (!last) return;
-    last.classList.add("found");
-    last.scrollIntoView({ block: "center" });
-    last.focus({ preventScroll: true });
-    if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve());
-  }
+	flashLast() {
+		const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1));
+		if (!last) return;
+		last.classList.add("found");
+		last.scrollIntoView({ block: "center" });
+		last.focus({ preventScroll: true });
+		if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve());
+	}
 
-  /** @param {unknown} problem */
-  showProblem(problem) {
-    const { feed } = this;
-    fill(
-      this.newer,
-      problemNote(problem, { what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key) }),
-    );
-  }
+	/** @param {unknown} problem */
+	showProblem(problem) {
+		const { feed } = this;
+		fill(
+			this.newer,
+			problemNote(problem, { what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key) }),
+		);
+	}
 }
 
 /** @param {Element} element */
@@ -229,56 +226,55 @@ const topOf = (element) => element.getBoundingClientRect().top;
 
 /** @param {Element} parent @param {Piece[]} pieces @param {TranscriptView} view */
 function keepPieces(parent, pieces, view) {
-  keepChildren(parent, pieces, {
-    key: (piece) => piece.key,
-    version: (piece) => piece.version,
-    build: (piece) => pieceElement(piece, view),
-    update: (node, piece) => {
-      if (piece.type === "message") node.show(piece, view.actions);
-      else if (piece.type === "child") fill(node, ...childParts(piece, view));
-    },
-  });
+	keepChildren(parent, pieces, {
+		key: (piece) => piece.key,
+		version: (piece) => piece.version,
+		build: (piece) => pieceElement(piece, view),
+		update: (node, piece) => {
+			if (piece.type === "message") node.show(piece, view.actions);
+			else if (piece.type === "child") fill(node, ...childParts(piece, view));
+		},
+	});
 }
 
 /** @param {Piece} piece @param {TranscriptView} view */
 function pieceElement(piece, view) {
-  switch (piece.type) {
-    case "message":
-      return new MessageView().show(piece, view.actions);
-    case "day":
-      return h("div", { class: "day" }, formatDay(piece.at, Date.now()));
-    case "gap":
-      return h("div", { class: "gap" }, `${formatDuration(piece.ms)} later`);
-    case "marker":
-      return h("div", { class: "gap" }, MARKERS[/** @type {keyof typeof MARKERS} */ (piece.kind)] ?? piece.kind);
-    case "child":
-      return h("div", { class: "child" }, childParts(piece, view));
-    case "run":
-      return h(
-        "div",
-        { class: `run ${piece.run.status}` },
-        runSentence(piece.run),
-        piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null,
-      );
-  }
+	switch (piece.type) {
+		case "message":
+			return new MessageView().show(piece, view.actions);
+		case "day":
+			return h("div.day", {}, formatDay(piece.at, Date.now()));
+		case "gap":
+			return h("div.gap", {}, `${formatDuration(piece.ms)} later`);
+		case "marker":
+			return h("div.gap", {}, MARKERS[/** @type {keyof typeof MARKERS} */ (piece.kind)] ?? piece.kind);
+		case "child":
+			return h("div.child", {}, childParts(piece, view));
+		case "run":
+			return h(
+				"div",
+				{ class: `run ${piece.run.status}` },
+				runSentence(piece.run),
+				piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null,
+			);
+	}
 }
 
 /** @param {Extract<Piece, {type: "child"}>} piece @param {TranscriptView} view */
 function childParts({ row, childKey }, view) {
-  const open = wordButton(h("bdi", {}, safeLine(nameOf(row))), () => view.actions.open(childKey));
-  return [stateMark(stateOf(row)), "Sub-agent ", open];
+	return [stateMark(stateOf(row)), "Sub-agent ", view.page.link(childKey)];
 }
 
 /** @param {RunEnding} run */
 function runSentence({ status, error }) {
-  const words = {
-    error: "The run failed",
-    timeout: "The run took too long",
-    aborted: "The run was stopped",
-    ok: "The run ended without a reply",
-  };
-  const word = words[/** @type {keyof typeof words} */ (status)] ?? `The run ended as ${status}`;
-  return error ? `${word}: ${safeLine(error, 2000)}` : `${word}.`;
+	const words = {
+		error: "The run failed",
+		timeout: "The run took too long",
+		aborted: "The run was stopped",
+		ok: "The run ended without a reply",
+	};
+	const word = words[/** @type {keyof typeof words} */ (status)] ?? `The run ended as ${status}`;
+	return error ? `${word}: ${safeLine(error, 2000)}` : `${word}.`;
 }
 
 customElements.define("transcript-view", TranscriptView);

@@ -31,6 +31,15 @@ def write_hostile(store: Any) -> None:
     hostile.message("toolResult", None, toolCallId={"x": 1}, toolName=7, isError="yes")
     hostile.message("\u202edaeh", [{"type": "text", "text": "a role of its own"}])
     hostile.user("forged", from_key="agent:main:<b>x</b>")
+    hostile.say({"type": {"toString": 1}}, "```\u202e" + "l" * 5000 + "\ncode of a long language\n```")
+    hostile.message("assistant", "nothing is hidden by a field", omitted={"bytes": 5})
+    edits = [{"oldText": "\n" * 3000, "newText": "\n" * 2900}] * 50
+    hostile.say(
+        *(
+            {"type": "toolCall", "id": f"e{n}", "name": "Edit", "arguments": {"path": "/x", "edits": edits}}
+            for n in range(3)
+        )
+    )
     hostile.say("y" * 7_500_000)
     hostile.say("the end")
     hostile.save(store)
@@ -56,6 +65,9 @@ def test_hostile_transcripts_are_inert_and_the_page_is_usable(tmp_path: Any, ope
         assert page.locator("transcript-view :is(img, script, iframe, a)").count() == 0
         assert page.locator(".session-head h1").first.inner_text() == "‹U+202E›evil <img src=x onerror=alert(1)>"
         assert "‹U+202E›daeh" in page.locator("message-view .who").all_text_contents()
+        assert page.locator("message-view", has_text="nothing is hidden by a field").count() == 1
+        language = page.locator("code-block", has_text="code of a long language").locator(".language").text_content()
+        assert language.startswith("‹U+202E›lll") and len(language) == 40
         # What is long is cut, and shown when it is asked for.
         cut = page.locator("message-view", has_text="kB more").first
         assert len(cut.text_content()) < 70_000

@@ -53,6 +53,41 @@ def test_the_tree_shows_what_there_is(day: Daemon, open_page: Any) -> None:
     page.wait_for_function("() => document.querySelectorAll('session-row').length === 1")
 
 
+def test_what_was_not_read_is_marked_until_it_is(day: Daemon, open_page: Any) -> None:
+    page = open_page(day)
+    reviewer = row(page, "reviewer")
+    reviewer.wait_for()
+    # What is older than the first visit counts as read.
+    assert page.locator("session-row.unread").count() == 0
+    day.reply("agent:reviewer:main", "one more thing")
+    page.locator("session-row.unread:has(.title:text-is('reviewer'))").wait_for()
+    assert "unread" in reviewer.inner_text()
+    page.reload()
+    page.locator("session-row.unread:has(.title:text-is('reviewer'))").wait_for()
+    reviewer.click()
+    message(page, "one more thing").wait_for()
+    page.wait_for_function("() => !document.querySelector('session-row.unread')")
+    # What comes while it is open is read, and so it stays.
+    day.reply("agent:reviewer:main", "and this")
+    message(page, "and this").wait_for()
+    page.evaluate("() => { location.hash = '#/' }")
+    page.reload()
+    reviewer.wait_for()
+    assert page.locator("session-row.unread").count() == 0
+
+
+def test_the_list_of_what_was_said_last_goes_on(daemon: Daemon, open_page: Any) -> None:
+    for number in range(15):
+        daemon.reply(f"agent:main:test:{number}", f"question {number}")
+    page = open_page(daemon)
+    said = page.locator("now-section", has=page.locator("h2", has_text="Said last"))
+    said.locator("li").nth(11).wait_for()
+    assert (said.locator("li").count(), "15" in said.locator("h2").inner_text()) == (12, True)
+    said.get_by_role("button", name="3 more").click()
+    said.locator("li").nth(14).wait_for()
+    said.get_by_role("button", name="more").wait_for(state="hidden")
+
+
 def test_a_transcript_tells_who_what_and_when(day: Daemon, open_page: Any) -> None:
     page = open_page(day, at=address_of(CHILD))
     first = message(page, "Fix test_replaced_file")
@@ -147,7 +182,10 @@ def test_keys_alone_find_last_weeks_conversation_and_move_in_it(day: Daemon, ope
     page.keyboard.press("Escape")
     page.keyboard.press("Control+k")
     page.keyboard.type("412 passed")
-    page.locator("search-box li.match").first.wait_for()
+    found = page.locator("search-box li.match").first
+    found.wait_for()
+    # Whose words they are, in a word of the page.
+    assert found.locator(".where").inner_text().endswith("· Tool")
     page.keyboard.press("Enter")
     page.locator("message-view.found", has_text="just nightly-log").wait_for()
     page.keyboard.press("k")

@@ -72,6 +72,61 @@ def test_a_run_is_followed_live_steered_and_stopped(day: Daemon, open_page: Any,
     page.locator(".run.aborted").wait_for()
 
 
+def test_a_run_is_steered(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    page = open_page(day, scopes=WRITE, at=address_of(MAIN))
+    write(page, "Release it")
+    page.keyboard.press("Enter")
+    agent.begin()
+    write(page, "But not before the tests pass")
+    page.locator("message-composer").get_by_role("button", name="Steer").click()
+    assert agent.take_steer() == "But not before the tests pass"
+    page.locator("message-view.from-user", has_text="But not before").wait_for()
+    page.wait_for_function("() => document.querySelector('message-composer textarea').value === ''")
+    agent.end("Then I wait for the tests.")
+    page.locator("message-view.from-assistant", has_text="Then I wait for the tests.").wait_for()
+    page.locator("message-composer").get_by_role("button", name="Steer").wait_for(state="hidden")
+    # The message went into the run: it had one answer.
+    said = [record["message"]["content"] for record in day.records(MAIN) if record["type"] == "message"]
+    assert sum("But not before" in str(content) for content in said) == 1
+    assert page.locator("message-view", has_text="But not before").count() == 1
+
+
+def test_a_run_and_its_sub_agents_are_killed(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    page = open_page(day, scopes=(*WRITE, "admin"), at=address_of(MAIN))
+    write(page, "Begin something long")
+    page.keyboard.press("Enter")
+    agent.begin()
+    facts = page.locator("facts-panel")
+    facts.get_by_role("button", name="Kill").click()
+    # It asks once, and Escape takes it back.
+    page.keyboard.press("Escape")
+    assert day.call("sessions_list", search="agent:main:main")["sessions"][0]["status"] == "running"
+    facts.get_by_role("button", name="Kill").click()
+    facts.get_by_role("button", name="Kill it and all below?").click()
+    page.locator(".session-head .state", has_text="stopped").wait_for()
+    page.locator(".run.aborted").last.wait_for()
+    facts.get_by_role("button", name="Kill").wait_for(state="detached")
+
+
+def test_a_session_is_reset(day: Daemon, open_page: Any) -> None:
+    key = "agent:coder:reset"
+    day.reply(key, "forget this")
+    before = next(one for one in day.rows() if one["key"] == key)["sessionId"]
+    page = open_page(day, scopes=(*WRITE, "admin"), at=address_of(key))
+    page.locator("message-view", has_text="forget this").first.wait_for()
+    facts = page.locator("facts-panel")
+    facts.get_by_role("button", name="Reset").click()
+    facts.get_by_role("button", name="Begin anew?").click()
+    page.locator("transcript-view", has_text="Nothing was said here yet.").wait_for()
+    page.wait_for_function("() => !document.querySelector('message-view')")
+    assert next(one for one in day.rows() if one["key"] == key)["sessionId"] != before
+    # One goes on in the new one.
+    write(page, "something new")
+    page.keyboard.press("Enter")
+    page.locator("message-view.from-assistant", has_text="something new").wait_for()
+    assert page.locator("message-view", has_text="forget this").count() == 0
+
+
 def test_who_reads_above_is_not_moved(day: Daemon, open_page: Any) -> None:
     key = "agent:reviewer:main"
     said = [{"role": "user", "content": f"line {number}\n" * 5} for number in range(150)]

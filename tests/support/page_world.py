@@ -177,11 +177,22 @@ class AttachedAgent:
 
     def begin(self) -> dict[str, Any]:
         """Wait for a run; its params."""
+        asked = self._wait_for("run.start")
+        self._request_id, self.run = asked["id"], asked["params"]
+        return self.run
+
+    def take_steer(self) -> str:
+        """Wait for a message into the run, and take it; its text."""
+        asked = self._wait_for("run.steer")
+        self.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": {}})
+        text: str = asked["params"]["message"]
+        return text
+
+    def _wait_for(self, method: str) -> dict[str, Any]:
         while True:
-            asked = self.wire.events.pop(0) if self.wire.events else self.wire.receive()
-            if asked.get("method") == "run.start":
-                self._request_id, self.run = asked["id"], asked["params"]
-                return self.run
+            asked: dict[str, Any] = self.wire.events.pop(0) if self.wire.events else self.wire.receive()
+            if asked.get("method") == method:
+                return asked
 
     def tell(self, kind: str, **fields: Any) -> None:
         """A `run.event` of the run that has begun."""
