@@ -10,6 +10,10 @@ from sessiond.cli.terminal.screen import screen_of
 from sessiond.cli.terminal.table import pairs
 from sessiond.ranges import SEND_POLICIES, THINKING_LEVELS, VERBOSE_LEVELS
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # The option that sets a field, and the field's name on the wire.
 FIELDS = {
     "label": "label",
@@ -19,12 +23,15 @@ FIELDS = {
     "model": "model",
     "send_policy": "sendPolicy",
     "context_tokens": "contextTokens",
+    "notify": "notify",
 }
 CLEARABLE = (*(name.replace("_", "-") for name in FIELDS), "delivery-context")
 
 
 def run(args: Args) -> None:
     changes = drop_absent({field: getattr(args, name) for name, field in FIELDS.items()})
+    if args.notify is not None:
+        changes["notify"] = args.notify == "yes"
     for name in args.clear:
         changes[FIELDS.get(name.replace("-", "_"), "deliveryContext")] = None
     if not changes:
@@ -34,7 +41,15 @@ def run(args: Args) -> None:
         as_json(patched)
         return
     row = patched["row"]
-    lines(pairs({"session": patched["key"], **{field: row.get(field, "(cleared)") for field in changes}}, screen_of()))
+    shown = {field: format_setting(row.get(field, "(cleared)")) for field in changes}
+    lines(pairs({"session": patched["key"], **shown}, screen_of()))
+
+
+def format_setting(value: Any) -> str:
+    """The value of a setting for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 COMMAND = Command(
@@ -50,6 +65,7 @@ COMMAND = Command(
         Option("--model", "Its model.", metavar="MODEL"),
         Option("--send-policy", "Whether messages may be sent to it.", choices=SEND_POLICIES),
         Option("--context-tokens", "The size of its context.", kind="count", metavar="N"),
+        Option("--notify", "Whether you are told of the end of each run, however short.", choices=("yes", "no")),
         Option("--clear", "Back to the default; may be repeated.", many=True, choices=CLEARABLE),
         *CLIENT_OPTIONS,
     ),

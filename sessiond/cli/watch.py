@@ -8,7 +8,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, 
 from sessiond.cli.frame.daemon import connect, connect_quietly
 from sessiond.cli.frame.run_ends import MissedRunEnds, is_run_end
 from sessiond.cli.frame.watched_questions import ANSWERED, ASKED, WatchedQuestions
-from sessiond.cli.patch import FIELDS
+from sessiond.cli.patch import FIELDS, format_setting
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.live import LiveLine
 from sessiond.cli.terminal.message import ROLE_STYLES, ROLE_WIDTH, TOOL_ROLES, moment_of, short, who_of
@@ -147,7 +147,7 @@ def _changed_settings(key: str, row: object, known: dict[str, dict[str, Any]]) -
         known[key] = settings
     else:
         known.pop(key, None)
-    changes = [f"{name}: {settings[name]}" for name in settings if settings[name] != before.get(name)]
+    changes = [f"{name}: {format_setting(settings[name])}" for name in settings if settings[name] != before.get(name)]
     changes += [f"no {name}" for name in before if name not in settings]
     return f" ({one_line(', '.join(changes))})" if changes else ""
 

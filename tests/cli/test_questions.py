@@ -100,7 +100,11 @@ def test_eight_characters_and_an_id_or_a_label_answer(
     [
         (["99999999", "yes"], 4, ["no question '99999999'", '"sessiond questions"']),
         (["1a2b3c4", "yes"], 4, ["too short: 8 characters"]),
-        (["1a2b3c4d", "maybe"], 4, ["no option 'maybe' of 'Run 1?'", "sessiond answer 1a2b3c4d yes   (Allow once)"]),
+        (
+            ["1a2b3c4d", "maybe"],
+            4,
+            ["no option 'maybe' of 'Run 1?'", "  - Allow once\n      sessiond answer 1a2b3c4d yes\n"],
+        ),
         (["cccc3c4d", "yes"], 1, ["cccc3c4d was answered already: Deny (reject once), by the owner (page)"]),
         (["1a2b3c4d"], 2, ["Missing argument 'OPTION'"]),
         (["", "yes"], 2, ["too short"]),
@@ -123,7 +127,12 @@ def test_a_word_for_several_questions_or_options_names_the_candidates(asking: An
     done = sessiond("answer", "1a2b3c4d", "go")
     assert (done.status, done.err.splitlines()[1:]) == (
         4,
-        ["  sessiond answer 1a2b3c4d a   (Go (allow once))", "  sessiond answer 1a2b3c4d b   (Go (allow once))"],
+        [
+            "  - Go (allow once)",
+            "      sessiond answer 1a2b3c4d a",
+            "  - Go (allow once)",
+            "      sessiond answer 1a2b3c4d b",
+        ],
     )
 
 

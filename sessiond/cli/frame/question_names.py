@@ -65,7 +65,8 @@ def find_option(question: Question, text: str) -> QuestionOption:
     if len(found) == 1:
         return found[0]
     what = f"{quote(text)} may be any of {len(found)} options" if found else f"no option {quote(text)}"
-    lines = [f"{answer_line(question, option)}   ({label_of(option)})" for option in found or options]
+    # Never on one line: a line that is copied whole must not have an agent's words in it.
+    lines = [line for one in found or options for line in (f"- {label_of(one)}", f"    {answer_line(question, one)}")]
     raise CommandFailed(
         f"{what} of {quote(title_of(question))}; what answers:", hint="\n  ".join(lines), status=NOT_FOUND
     )

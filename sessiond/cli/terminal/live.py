@@ -6,10 +6,13 @@ import sys
 import threading
 
 from sessiond.cli.terminal.escape import escape, one_line
-from sessiond.cli.terminal.screen import Screen, clip, columns_of
+from sessiond.cli.terminal.question import question_lines
+from sessiond.cli.terminal.screen import Screen, clip, columns_of, screen_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from sessiond.client.wire import Event
 
 CLEAR = "\r\x1b[K"
@@ -99,6 +102,8 @@ class StreamedReply:
     def _show(self, event: Event) -> None:
         if event.name == "session.message" and event["message"].get("role") == "assistant":
             self._message_came = True
+        if event.name == "question.asked" and not self._over:
+            self._show_question(event["question"])
         if self._over or event.name != "session.delta" or event.get("runId") != self._run_id:
             return
         if self._message_came:  # the text so far was an earlier message; the reply is the last one
@@ -111,6 +116,16 @@ class StreamedReply:
         self._text += text
         sys.stdout.write(escape(text, lines=True))
         sys.stdout.flush()
+
+    def _show_question(self, question: dict[str, Any]) -> None:
+        """Show what the run asks: it may be waiting for the very person who waits for it."""
+        if question.get("runId") != self._run_id:
+            return
+        above = "\n" if self._text and not self._text.endswith("\n") else CLEAR
+        lines = question_lines(question, screen_of(sys.stderr))
+        # The reply alone is on standard output.
+        sys.stderr.write(above + "".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
 
     def _end_line(self) -> None:
         if self._text and not self._text.endswith("\n"):

@@ -50,3 +50,25 @@ def test_a_reply_is_shown_while_it_is_generated(
         stream.take(delta("late"))
         out, err = capsys.readouterr()
         assert (out, err) == (shown, CLEAR * min(1, shown.count("\n")) if "first" not in shown else CLEAR * 2)
+
+
+def test_what_the_run_asks_is_shown_with_the_lines_that_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    options = [{"id": "yes", "label": "Allow", "kind": "allow_once"}]
+
+    def asked(run_id: str) -> Event:
+        question = {"id": "1a2b3c4d5e6f7a8b", "runId": run_id, "title": "Run it?\x1b[2J", "options": options}
+        return Event("question.asked", {"question": question})
+
+    shown = "  ? Run it?\\x1b[2J\n  - Allow (allow once)\n      sessiond answer 1a2b3c4d yes\n"
+    for early in range(3):
+        stream = StreamedReply(last_words_s=0)
+        events = [asked("r2"), asked("r1")]
+        for event in events[:early]:
+            stream.take(event)
+        stream.begin("r1")
+        for event in events[early:]:
+            stream.take(event)
+        stream.take(delta("all"))
+        assert stream.end("all")
+        stream.take(asked("r1"))
+        assert capsys.readouterr() == ("all\n", CLEAR + shown + CLEAR)
