@@ -12,6 +12,7 @@ import msgspec
 
 from sessiond.model.record import Record
 from sessiond.store.catalog import Session
+from sessiond.trigrams.marks import NumberedLine
 
 # Of matches with the same time so many more are kept: one of them may be a copy whose original comes later.
 _MOST_TIED = 1000
@@ -27,7 +28,7 @@ class Match(msgspec.Struct, frozen=True):
     """One message, which begins at `offset` of its file and ends at `end`. `masked`: parts of its text are masked.
 
     `listed` is its number in the list of messages, where lines change one, else 0. `hit` is where the line begins in
-    which the text was found. `counted` is a place before it and the number of messages before that, if one is known.
+    which the text was found. `counted` is that line or one before it of which is known how many messages stand before.
     """
 
     session: Session
@@ -39,7 +40,7 @@ class Match(msgspec.Struct, frozen=True):
     snippet: str
     masked: bool
     listed: int = 0
-    counted: tuple[int, int] | None = None
+    counted: NumberedLine | None = None
 
     @property
     def place(self) -> tuple[int, str, int, int, str]:

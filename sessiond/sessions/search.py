@@ -199,10 +199,7 @@ class Search:
                 return
             found, text = whole, text_of(whole.record.message or b"{}", "\n")
             place.seen = range(found.offset, found.end)
-        counted = None
-        if stretch.messages_before is not None and stretch.begin <= offset:
-            counted = stretch.begin, stretch.messages_before
-        self._judge(place, found, text, hit=offset, counted=counted)
+        self._judge(place, found, text, hit=offset, stretch=stretch)
 
     def _search_list(self, place: SearchPlace) -> Iterator[None]:
         """Search a transcript whose lines change a list of messages: what the list is now."""
@@ -250,7 +247,7 @@ class Search:
         text: str,
         *,
         hit: int,
-        counted: tuple[int, int] | None = None,
+        stretch: Stretch | None = None,
         listed: int = 0,
     ) -> None:
         """Add the message in `line`, which has this text, if it is one that is looked for."""
@@ -277,7 +274,7 @@ class Search:
             snippet=_snippet(shown, at, len(query.text)),
             masked=shown != text,
             listed=listed,
-            counted=counted,
+            counted=stretch.find_numbered(hit) if stretch is not None else None,
         )
         self._found.add(match, identity)
 

@@ -1,6 +1,6 @@
 """The numbers of matches among the messages of their sessions, which their cursors have.
 
-Counted from the nearest place whose number is known: the beginning of an indexed stretch, or the end of the file.
+Counted from the nearest place whose number is known: a line that is marked in the index, or the end of the file.
 """
 
 from __future__ import annotations
@@ -53,15 +53,26 @@ class MatchNumbering:
             with dirfd.closing(fd):
                 if dirfd.inode_of(os.fstat(fd)) != facts.inode:
                     continue
+                left = self._note_known(left)
                 for counted in sorted({match.counted for match in left if match.counted is not None}):
                     within = [match for match in left if match.counted == counted]
                     forward = self._count_joined_forward if session.dialect.joins else self._count_lines_forward
-                    yield from forward(fd, *counted, within)
+                    yield from forward(fd, counted.offset, counted.messages_before, within)
                 left = [match for match in left if self.number_of(match) is None]
                 back = self._count_joined if session.dialect.joins else self._count_lines
                 yield from back(fd, facts.folded_to, count, left)
                 for match in matches:
                     self._checks[match.place[1:]] = transcript.checksum(fd, match.end)
+
+    def _note_known(self, matches: list[Match]) -> list[Match]:
+        """Note the numbers of matches whose line has one in the index; the others."""
+        left = []
+        for match in matches:
+            if match.counted is not None and match.counted.offset == match.hit and match.counted.number:
+                self._note(match, match.counted.number)
+            else:
+                left.append(match)
+        return left
 
     def _note(self, match: Match, number: int) -> None:
         self._numbers[match.place[1:]] = number

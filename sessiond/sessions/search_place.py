@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from sessiond.model.record import TOOL_ROLES, BadLine, Record
 from sessiond.store import blocks, dirfd
 from sessiond.store.catalog import Session
+from sessiond.trigrams.marks import NumberedLine, find_mark
 from sessiond.trigrams.narrowing import SessionCandidates
 
 # To find the time of a place so many lines are looked at: most are messages.
@@ -31,13 +32,21 @@ _UNKNOWN = (-1, -1, -1, 0)
 
 class Stretch(NamedTuple):
     """Whole lines that are left. `newest_ms`: no message in it, or in one before it, is newer; None where that is not
-    known. `messages_before` is how many messages stand before `begin`, None where that is not known.
+    known. `messages_before` is how many messages stand before `begin`, None where that is not known, and `marks` are
+    lines of which it is known, too.
     """
 
     begin: int
     end: int
     newest_ms: int | None = None
     messages_before: int | None = None
+    marks: str = ""
+
+    def find_numbered(self, offset: int) -> NumberedLine | None:
+        """The last line up to the one at `offset` of which is known how many messages stand before; None: of none."""
+        if self.messages_before is None or offset < self.begin:
+            return None
+        return find_mark(self.marks, NumberedLine(self.begin, self.messages_before), offset)
 
 
 class SearchPlace:
@@ -90,7 +99,7 @@ class SearchPlace:
             newest = None if newest is None or block.newest_ms is None else max(newest, block.newest_ms)
             # A message in several lines may end behind the block that has the text, and be newer.
             known = newest if has_whole_lines else None
-            self._left.append(Stretch(block.begin, block.end, known, block.messages_before))
+            self._left.append(Stretch(block.begin, block.end, known, block.messages_before, block.marks))
         if candidates.indexed_to < self.stop:
             self._left.append(Stretch(candidates.indexed_to, self.stop))
             self._skip_newer(min(least, _DIVIDED_BYTES))

@@ -34,12 +34,12 @@ create table files (
 );
 create table blocks (
     id integer primary key autoincrement, file_id integer not null, begin_at integer not null, end_at integer not null,
-    oldest_ms integer, newest_ms integer, messages_before integer, chars integer not null
+    oldest_ms integer, newest_ms integer, messages_before integer, chars integer not null, marks text not null
 );
 create index files_by_name on files (name);
 create index blocks_of_file on blocks (file_id, begin_at);
 create view block_facts as select id, file_id, ',' || begin_at || ',' || end_at || ',' || ifnull(oldest_ms, '') || ','
-    || ifnull(newest_ms, '') || ',' || ifnull(messages_before, '') as facts from blocks;
+    || ifnull(newest_ms, '') || ',' || ifnull(messages_before, '') || ',' || marks as facts from blocks;
 create virtual table texts using fts5(
     text, content='', detail=none, columnsize=0, tokenize='trigram case_sensitive 1'
 );

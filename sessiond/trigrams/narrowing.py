@@ -15,7 +15,8 @@ class CandidateBlock(NamedTuple):
     """Whole lines from `begin` to `end`, some of which may have the text.
 
     `oldest_ms` and `newest_ms` are the least and the greatest time of the messages in it, None where one of them has no
-    time. `messages_before` is how many messages stand before `begin`, None where that is not known.
+    time. `messages_before` is how many messages stand before `begin`, None where that is not known. `marks` are
+    lines of which that is known, too (`marks.find_mark`).
     """
 
     begin: int
@@ -23,6 +24,7 @@ class CandidateBlock(NamedTuple):
     oldest_ms: int | None
     newest_ms: int | None
     messages_before: int | None
+    marks: str = ""
 
 
 class SessionCandidates(NamedTuple):

@@ -18,7 +18,7 @@ from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
 from sessiond.trigrams.rows import FileRow
 
 # Raised whenever the same transcripts give other rows.
-FORMAT = 1
+FORMAT = 2
 # When less than this part of what was written still counts, the index is built anew. Small ones are not worth it.
 _LIVE_PART = 0.7
 _WORN_CHARS = 2**20

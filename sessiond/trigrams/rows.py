@@ -104,11 +104,9 @@ def last_block(database: IndexDatabase, file_id: int) -> StoredBlock | None:
 def add_block(database: IndexDatabase, file_id: int, block: TextBlock) -> int:
     """Add a block of a file; how many characters of text it has."""
     chars = 0
+    facts = file_id, block.begin, block.end, block.oldest_ms, block.newest_ms, block.messages_before
     for text in cut_rows(make_storable(block.text)):
-        database.run(
-            "insert into blocks values (null, ?, ?, ?, ?, ?, ?, ?)",
-            *(file_id, block.begin, block.end, block.oldest_ms, block.newest_ms, block.messages_before, len(text)),
-        )
+        database.run("insert into blocks values (null, ?, ?, ?, ?, ?, ?, ?, ?)", *facts, len(text), block.marks)
         database.run("insert into texts (rowid, text) values (last_insert_rowid(), ?)", text)
         chars += len(text)
     return chars
@@ -164,13 +162,14 @@ def _decode_blocks(found: object) -> list[tuple[int, CandidateBlock]]:
     blocks = []
     try:
         for text in str(found).split(";"):
-            number, begin, end, oldest, newest, messages = text.split(",")
+            number, begin, end, oldest, newest, messages, marks = text.split(",")
             block = CandidateBlock(
                 int(begin),
                 int(end),
                 int(oldest) if oldest else None,
                 int(newest) if newest else None,
                 int(messages) if messages else None,
+                marks,
             )
             blocks.append((int(number), block))
     except ValueError:

@@ -19,6 +19,7 @@ from sessiond.model.record import TOOL_ROLES, BadLine, Record
 from sessiond.model.source_facts import OpenMessage
 from sessiond.store.joining import find_open_message
 from sessiond.store.tail import Tail
+from sessiond.trigrams.marks import MarkWriter, NumberedLine
 
 # With 64 KiB the index has 0.15 of the size of the text, and of that a rare word leaves a hundredth to be read; with
 # 16 KiB it has 0.21 to 0.23 and leaves a thousandth.
@@ -39,7 +40,8 @@ class TextBlock(msgspec.Struct, frozen=True, gc=False):
     """The text, from `fold_case`, of the messages in the lines from `begin` to `end`.
 
     `oldest_ms` and `newest_ms` are the least and the greatest time of these messages, None where one has none.
-    `messages_before` is how many messages stand before `begin`, None where the lines change a list of messages.
+    `messages_before` is how many messages stand before `begin`, None where the lines change a list of messages. `marks`
+    are lines of which that is known, too.
     """
 
     begin: int
@@ -48,6 +50,7 @@ class TextBlock(msgspec.Struct, frozen=True, gc=False):
     oldest_ms: int | None
     newest_ms: int | None
     messages_before: int | None
+    marks: str
 
 
 class BlockCutter:
@@ -76,6 +79,7 @@ class BlockCutter:
         self._chars = self._begin = self._end = 0
         self._messages_before = messages
         self._times: list[int | None] = []
+        self._marks = MarkWriter()
 
     def steps(self) -> Iterator[TextBlock | None]:
         """The blocks; None wherever others may have their turn. Raises FileShorter and OSError."""
@@ -119,11 +123,13 @@ class BlockCutter:
             self._chars += len(text)
             self._end = end
             self._times += [one.timestamp_ms for one in shown]
-        self._count.add(record, begin)
+        before, number = self._count.messages, self._count.add(record, begin)
+        if text:
+            self._marks.add(NumberedLine(begin, before, number))
 
     def _close_block(self) -> TextBlock:
         times = [time for time in self._times if time is not None]
-        is_known = len(times) == len(self._times)
+        is_known, marks = len(times) == len(self._times), self._marks.take()
         block = TextBlock(
             begin=self._begin,
             end=self._end,
@@ -131,6 +137,7 @@ class BlockCutter:
             oldest_ms=min(times) if is_known else None,
             newest_ms=max(times) if is_known else None,
             messages_before=None if self._dialect.lists else self._messages_before,
+            marks="" if self._dialect.lists else marks,
         )
         self._texts.clear()
         self._times.clear()
@@ -148,18 +155,20 @@ class _MessageCount:
         self._is_known = not begin
         self.messages = messages
 
-    def add(self, record: Record, offset: int) -> None:
-        """Count the message in a line, if it has one."""
+    def add(self, record: Record, offset: int) -> int:
+        """Count the message in a line; its number, 0 where there is none."""
         if record.message is None:
-            return
+            return 0
         if not self._dialect.joins or record.role in TOOL_ROLES:
             self.messages += 1
-            return
+            return self.messages
         if not self._is_known:
             self._is_known = True
             if record.message_id is not None:
                 self._opened = find_open_message(self._fd, self._begin, self.messages, self._limit, self._dialect)
         before = self._opened
         self._opened = open_after(before, record, offset, self.messages)
-        if before is None or not is_later_part(before, record, offset):
-            self.messages += 1
+        if before is not None and is_later_part(before, record, offset):
+            return before.seq
+        self.messages += 1
+        return self.messages

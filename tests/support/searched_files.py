@@ -31,6 +31,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
 from sessiond.store.joining import ForwardJoiner
 from sessiond.store.paging import page_backwards
+from sessiond.trigrams.marks import MarkWriter, NumberedLine
 from sessiond.trigrams.narrowing import NO_INDEX, CandidateBlock, Narrowed, SearchIndex, SessionCandidates
 
 T = 1_795_300_000_000
@@ -303,7 +304,7 @@ class _TruthfulNarrowed:
             joiner = ForwardJoiner(fd, LIMIT, dialect, place=0, count=0, is_known=True)
             lines = {line.offset: line for line in transcript.read_lines(fd, 0, LIMIT, dialect=dialect)}
             offset, found, done = 0, list[CandidateBlock](), 0
-            begin, before, has_text, times = 0, 0, False, list[int | None]()
+            begin, before, has_text, times, marks = 0, 0, False, list[int | None](), MarkWriter()
             stop = choose.choice((0, 0.5, 1, 1)) * len(data)
             count = 0
             for text in data.split(b"\n")[:-1]:
@@ -312,14 +313,18 @@ class _TruthfulNarrowed:
                 line = lines.get(offset)
                 if line is not None and line.record is not None and line.record.message is not None:
                     times.append(line.record.timestamp_ms)
-                    if dialect.joins:
-                        joiner.join(line)
-                    count = joiner.count if dialect.joins else count + 1
+                    part_of = joiner.join(line)[1] if dialect.joins else 0
+                    behind = joiner.count if dialect.joins else count + 1
+                    if choose.random() < 0.5:
+                        marks.add(NumberedLine(offset, count, part_of or behind))
+                    count = behind
                 has_text = has_text or self._text in fold_case(dialect.text_in(text))
                 offset += len(text) + 1
                 if choose.random() < 0.4:
+                    marked = "" if dialect.lists else marks.take()
                     if has_text or choose.random() < 0.3:
-                        found.append(self._block(begin, offset, None if dialect.lists else before, times))
+                        block = self._block(begin, offset, None if dialect.lists else before, times)
+                        found.append(block._replace(marks=marked))
                     begin, before, has_text, times, done = offset, count, False, [], offset
             return SessionCandidates(done, tuple(found))
 

@@ -23,7 +23,7 @@ def folder_fd(tmp_path: Path) -> Iterator[int]:
 
 
 def make_block(text: str, begin: int = 0, end: int = 10) -> TextBlock:
-    return TextBlock(begin, end, text, 1, 2, 3)
+    return TextBlock(begin, end, text, 1, 2, 3, "0:0")
 
 
 def find(opened: IndexDatabase, text: str) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from sessiond.model.message import text_of
 from sessiond.model.message_list import messages_in
 from sessiond.store import dirfd, transcript
 from sessiond.store.joining import ForwardJoiner
+from sessiond.trigrams.marks import SPACING_BYTES, MarkWriter, NumberedLine, find_mark
 from sessiond.trigrams.text_blocks import BLOCK_BYTES, BlockCutter, FileShorter, TextBlock
 
 LIMIT = 200_000
@@ -57,18 +58,21 @@ def check_file(fd: int, dialect: TranscriptDialect, parts: int, chars: int) -> N
     blocks += more
     joiner = ForwardJoiner(fd, LIMIT, dialect, place=0, count=0, is_known=True)
     counts: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for line in lines:
-        counts[line.offset] = joiner.count
+        counts[line.offset], part_of = joiner.count, 0
         if dialect.joins:
-            joiner.join(line)
+            part_of = joiner.join(line)[1]
         elif line.record is not None and line.record.message is not None:
             joiner.count += 1
+        numbers[line.offset] = part_of or joiner.count
         shown = [one for one in messages_in(line.record) if one.message is not None] if line.record is not None else []
         text = "\n".join(text_of(one.message or b"", "\n") for one in shown)
         within = [block for block in blocks if block.begin <= line.offset and line.end <= block.end]
         assert len(within) == 1 or not text
         if text:
             (block,) = within
+            check_mark(block, line.offset, counts, numbers)
             assert fold_case(text) in block.text
             for one in shown:
                 times = block.oldest_ms, one.timestamp_ms, block.newest_ms
@@ -77,6 +81,18 @@ def check_file(fd: int, dialect: TranscriptDialect, parts: int, chars: int) -> N
     assert all(first.end <= second.begin for first, second in pairwise(blocks))
     for block in blocks:
         assert block.messages_before == (None if dialect.lists else counts[block.begin])
+
+
+def check_mark(block: TextBlock, offset: int, counts: dict[int, int], numbers: dict[int, int]) -> None:
+    """What is known of a line is known right, and from not far before it."""
+    if block.messages_before is None:
+        assert block.marks == ""
+        return
+    begin = NumberedLine(block.begin, block.messages_before)
+    mark = find_mark(block.marks, begin, offset)
+    assert mark == NumberedLine(mark.offset, counts[mark.offset], numbers[mark.offset])
+    assert offset - mark.offset < SPACING_BYTES
+    assert find_mark(block.marks[: len(block.marks) // 2] + "!", begin, offset).offset <= mark.offset
 
 
 @check_each(("name", "path"), FILES)
@@ -130,3 +146,24 @@ def test_a_long_message_and_lines_over_the_limit(tmp_path: Path) -> None:
         os.truncate(tmp_path / "lines", 5000)
         with pytest.raises(FileShorter):
             cut(fd, DIALECTS["v3"], (0, 9000), 0, 100)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 5), st.integers(0, 9)), max_size=30), st.text(max_size=20)
+)
+def test_the_last_mark_before_a_line_is_found_whatever_marks_say(steps: list[tuple[int, int, int]], text: str) -> None:
+    writer, at, before = MarkWriter(), 1000, 50
+    marked: list[NumberedLine] = []
+    for distance, more, behind in steps:
+        at, before = at + distance, before + more
+        line = NumberedLine(at, before, before + 1 - behind)
+        if not marked or at - marked[-1].offset >= SPACING_BYTES:
+            marked.append(line)
+        writer.add(line)
+    begin = NumberedLine(marked[0].offset, marked[0].messages_before) if marked else NumberedLine(0, 0)
+    marks = writer.take()
+    for line in marked:
+        assert find_mark(marks, begin, line.offset) == line
+        assert find_mark(marks, begin, line.offset + SPACING_BYTES - 1) == line
+    assert writer.take() == ""
+    assert isinstance(find_mark(text, begin, 10), NumberedLine)

@@ -1,0 +1,60 @@
+"""Lines of a block whose place among the messages is known, kept as a short text beside the block. Sans-io.
+
+Else a search parses all lines from the beginning of a block to each match, to give that its number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Lines are marked that begin so far behind the last one: of short lines some are counted from there.
+SPACING_BYTES = 512
+
+
+class NumberedLine(NamedTuple):
+    """A line at `offset`, before which stand so many messages. It is of the message `number`; 0: that is not known."""
+
+    offset: int
+    messages_before: int
+    number: int = 0
+
+
+class MarkWriter:
+    """The marks of one block, from its first line on."""
+
+    def __init__(self) -> None:
+        self._words: list[str] = []
+        self._last = NumberedLine(0, 0)
+
+    def add(self, line: NumberedLine) -> None:
+        """Mark a line of a message, if it is the first one, or not too close to the last that was marked."""
+        if not self._words:
+            self._last = line
+        elif line.offset - self._last.offset < SPACING_BYTES:
+            return
+        word = f"{line.offset - self._last.offset}:{line.messages_before - self._last.messages_before}"
+        behind = line.messages_before + 1 - line.number
+        self._words.append(f"{word}:{behind}" if behind else word)
+        self._last = line
+
+    def take(self) -> str:
+        """The text of the marks; those of the next block follow."""
+        text, self._words = " ".join(self._words), []
+        return text
+
+
+def find_mark(marks: str, begin: NumberedLine, offset: int) -> NumberedLine:
+    """The last marked line up to the one at `offset`, in a block that begins at `begin`. What cannot be read of the
+    marks counts for nothing.
+    """
+    found, at, before = begin, begin.offset, begin.messages_before
+    for word in marks.split():
+        try:
+            distance, more, *behind = map(int, word.split(":"))
+        except ValueError:
+            break
+        at, before = at + distance, before + more
+        if at > offset:
+            break
+        found = NumberedLine(at, before, before + 1 - sum(behind))
+    return found
