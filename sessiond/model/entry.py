@@ -117,13 +117,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     `is_named_otherwise` says that the id in the header is not that of the file name, `is_copy` that the header has a
     key as well: the daemon names a file by the id in its header, so this one is a copy. `title` are the first words
-    that a person typed. `source` is None for our own sessions; of others it has the title. `keeps_cwd`: the session was
-    made for the folder `cwd`, which is not the agent's workspace. `native_required`: the agent has to go on with the
-    session `native_session_id` and no other; `native_cost_usd` is what the agent says that one has cost. `disorder_ms`
-    is how far the time of a message lies behind that of the newest before it at most, 0 where all are in order of time.
-    `questions` are the open ones and the newest that were closed, as they were asked. `notify`: its owner wants to be
-    told when a run of it ends. `attends`: it holds what another program's session of that key asks and says, and has no
-    row of its own.
+    that a person typed, `task` those of the session that began this one. `source` is None for our own sessions; of
+    others it has the title. `keeps_cwd`: the session was made for the folder `cwd`, which is not the agent's workspace.
+    `native_required`: the agent has to go on with the session `native_session_id` and no other; `native_cost_usd` is
+    what the agent says that one has cost. `disorder_ms` is how far the time of a message lies behind that of the newest
+    before it at most, 0 where all are in order of time. `questions` are the open ones and the newest that were closed,
+    as they were asked. `notify`: its owner wants to be told when a run of it ends. `attends`: it holds what another
+    program's session of that key asks and says, and has no row of its own.
     """
 
     session_id: str
@@ -139,6 +139,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     chat_type: str | None = None
     display_name: str | None = None
     title: str | None = None
+    task: str | None = None
     subject: str | None = None
     last_channel: str | None = None
     last_to: str | None = None

@@ -26,7 +26,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 14
+FOLD_VERSION = 15
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -166,8 +166,8 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     entry = note_disorder(entry, record, updated)
     count = entry.message_count + 1
     if record.role != "assistant":
-        title = entry.title if record.role != "user" or entry.title is not None else _first_words(entry, record)
-        return replace(entry, message_count=count, updated_at=updated, title=title)
+        said = _first_words(entry, record) if record.role == "user" else {}
+        return replace(entry, message_count=count, updated_at=updated, **said)
     message = record.decoded if record.decoded is not None else lax.decode_dict(record.message)
     usage = usage_in(message.get("usage"))
     if usage is None:
@@ -191,12 +191,15 @@ def note_disorder(entry: Entry, record: Record, newest_ms: int) -> Entry:
     return replace(entry, disorder_ms=behind) if behind > entry.disorder_ms else entry
 
 
-def _first_words(entry: Entry, record: Record) -> str | None:
-    """The beginning of a message that a person typed: not the task of a sub-agent, nor a message of another session."""
+def _first_words(entry: Entry, record: Record) -> dict[str, str | None]:
+    """The field of the entry that the beginning of a message gives: `title` where a person typed it, `task` where it is
+    that of a sub-agent, or of another session.
+    """
     message = record.message or b""
-    if entry.spawned_by is not None or b'"provenance"' in message:
-        return None
-    return first_words(text_of(message, "\n"))
+    is_task = entry.spawned_by is not None or b'"inter_session"' in message
+    if entry.title is not None or (is_task and entry.task is not None) or (not is_task and b'"provenance"' in message):
+        return {}
+    return {"task" if is_task else "title": first_words(text_of(message, "\n"))}
 
 
 def _add_usage(entry: Entry, usage: Usage) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sessiond.model.title import MAX_TITLE_CHARS, UNSHOWN, clean_title, first_wo
 from sessiond.model.usage import Usage, cost_of
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_012
+FOREIGN_FOLD_VERSION = 1_000_013
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.
@@ -67,6 +67,9 @@ def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> En
         source, count = _fold_message(entry, source, record, offset)
         if count != entry.message_count:
             changes["message_count"] = count
+        if record.is_typed and entry.spawned_by is not None and entry.task is None:
+            # The first line of a sub-agent is its parent's prompt, which is no title.
+            changes["task"] = first_words(text_of(record.message, "\n"))
     if record.id is not None:
         source = _fold_id(source, record.id)
     if record.marker is not None:

@@ -39,6 +39,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "file",
         "source",
         "title",
+        "task",
         "message_count",
         "corrupt_records",
     }

@@ -46,6 +46,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
         str | None,
         Meta(description="What a person or the program called it, else the first words that a person typed."),
     ] = None
+    task: Annotated[
+        str | None, Meta(description="What it was begun for: the first words that another session wrote to it.")
+    ] = None
     cwd: Annotated[str | None, Meta(description="The folder in which its agent works.")] = None
     native_id: Annotated[str | None, Meta(description="The id that the agent program gave it.")] = None
     read_only: Annotated[
@@ -178,11 +181,14 @@ def waiting_of(entry: Entry) -> WaitingFacts | None:
 
 
 def with_texts(row: Row, title: str | None, mask: Callable[[str], str | None] | None) -> Row:
-    """The row with this title, and with that of its question masked, or without it where nothing can mask it."""
+    """The row with this title, and with its task and the title of its question masked, or without them where nothing
+    can mask them.
+    """
     waiting = row.waiting
     if waiting is not None and waiting.title is not None:
         waiting = replace(waiting, title=mask(waiting.title) if mask is not None else None)
-    return replace(row, title=title, waiting=waiting)
+    task = mask(row.task) if row.task is not None and mask is not None else None
+    return replace(row, title=title, task=task, waiting=waiting)
 
 
 def channel_of(key: str, kind: Kind, entry: Entry) -> str:

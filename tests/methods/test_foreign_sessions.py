@@ -108,7 +108,7 @@ def _entry_record(data: dict[str, Any]) -> Any:
     return Custom(ENTRY, data)
 
 
-async def test_the_task_of_a_sub_agent_and_messages_of_other_sessions_are_no_titles(tmp_path: Path) -> None:
+async def test_what_another_session_began_one_for_is_its_task_and_no_title(tmp_path: Path) -> None:
     async with daemon(tmp_path) as (_, owner):
         await owner.call("sessions.create", key="agent:main:parent")
         await owner.call("sessions.create", key="agent:main:child", parentSessionKey="agent:main:parent")
@@ -116,8 +116,8 @@ async def test_the_task_of_a_sub_agent_and_messages_of_other_sessions_are_no_tit
         note = {"role": "user", "content": "from another", "provenance": {"kind": "inter_session"}}
         await owner.call("chat.inject", sessionKey="agent:main:parent", messages=[note])
         found = await rows(owner)
-        assert "title" not in found["agent:main:child"]
-        assert "title" not in found["agent:main:parent"]
+        for key, task in (("agent:main:child", "a task"), ("agent:main:parent", "from another")):
+            assert ("title" in found[key], found[key]["task"]) == (False, task)
 
 
 @check_each(
@@ -211,7 +211,13 @@ async def test_titles_are_messages_for_those_who_may_not_read_and_masked_for_tok
     pi_file(home_of(tmp_path), 1, f"key {SECRET}")
     lister = Caller(kind="token", scopes=frozenset({"list"}), session_key="agent:main:main", token_id="l")
     async with daemon(tmp_path) as (parts, owner), parts.connect(lister) as blind, parts.connect(READER) as reader:
+        note = {"role": "user", "content": f"with {SECRET}", "provenance": {"kind": "inter_session"}}
+        await owner.call("sessions.create", key="agent:main:begun")
+        await owner.call("chat.inject", sessionKey="agent:main:begun", messages=[note])
         assert SECRET[:20] in (await rows(owner))[key_of(1)]["title"]
+        assert SECRET[:20] in (await rows(owner))["agent:main:begun"]["task"]
+        assert (await rows(reader))["agent:main:begun"]["task"].startswith("with ")
+        assert "task" not in (await rows(blind))["agent:main:begun"]
         assert "title" not in (await rows(blind))[key_of(1)]
         assert await rows(blind, search="key") == {}
         assert SECRET[:20] not in json.dumps(await rows(reader))

@@ -85,7 +85,7 @@ def test_a_header_without_a_time_uses_the_files_mtime():
 def test_updated_at_is_the_time_of_the_newest_message_and_of_nothing_else():
     late = {"type": "model_change", "timestamp": iso_time(T + 9000), "provider": "p", "modelId": "m"}
     assert fold_lines(HEADER, message(T + 2000), message(T + 1000), late) == replace(
-        BEGUN, updated_at=T + 2000, disorder_ms=1000, message_count=2, model="m", model_provider="p"
+        BEGUN, updated_at=T + 2000, disorder_ms=1000, message_count=2, task="x", model="m", model_provider="p"
     )
 
 
@@ -698,10 +698,17 @@ def test_the_first_words_that_a_person_typed_are_the_title(message: dict[str, An
     line = msgspec.json.encode({"type": "message", "id": "a", "message": message})
     entry = fold(EMPTY, records.parse(line), 0, MTIME)
     assert entry.title == title
-    assert fold(replace(EMPTY, spawned_by="agent:main:main"), records.parse(line), 0, MTIME).title is None
+    child = fold(replace(EMPTY, spawned_by="agent:main:main"), records.parse(line), 0, MTIME)
+    is_task = "provenance" in message
+    # What another session began it for is no title.
+    assert (child.title, child.task, entry.task) == (None, "task" if is_task else title, "task" if is_task else None)
     later = msgspec.json.encode({"type": "message", "id": "b", "message": {"role": "user", "content": "later"}})
     assert fold(entry, records.parse(later), 9, MTIME).title == title or title is None
+    assert fold(child, records.parse(later), 9, MTIME).task == child.task or child.task is None
+    announced = {"role": "user", "content": "of the daemon", "provenance": {"kind": "internal_system"}}
+    line = msgspec.json.encode({"type": "message", "id": "c", "message": announced})
+    assert fold(EMPTY, records.parse(line), 0, MTIME).task is None
 
 
 def test_a_title_cannot_be_patched() -> None:
-    assert patch_entry(EMPTY, {"title": "forged"}) == EMPTY
+    assert patch_entry(EMPTY, {"title": "forged", "task": "forged"}) == EMPTY

@@ -197,4 +197,4 @@ def test_the_first_words_to_a_subagent_are_no_title_whoever_says_that_it_is_one(
     typed = message("user", is_typed=True)
     for entry in (fold_all(typed, found=FoundFacts(parent="p")), fold_all(says(spawned_by="p"), typed)):
         assert entry.source is not None and entry.source.title is None
-        assert entry.spawned_by == "claude:p"
+        assert (entry.spawned_by, entry.task) == ("claude:p", "x")

@@ -206,6 +206,18 @@ def test_a_task_with_a_dropped_file_is_spawned(day: Daemon, open_page: Any, agen
     assert (child["spawnedBy"], copies) == (MAIN, ["one,two"])
 
 
+def test_a_sub_agent_is_called_by_its_task(day: Daemon, open_page: Any) -> None:
+    page = open_page(day)
+    page.locator("session-row").first.wait_for()
+    day.call("sessions_spawn", task="Count the lines of the log\nof today", agentId="coder")
+    row = page.locator("session-row:has(.title:text-is('Count the lines of the log'))")
+    row.wait_for()
+    row.click()
+    page.locator("h1", has_text="Count the lines of the log").wait_for()
+    page.reload()
+    row.wait_for()
+
+
 def test_only_a_page_that_may_do_everything_labels_resets_and_deletes(day: Daemon, open_page: Any) -> None:
     key = "agent:coder:todo"
     day.reply(key, "hello")
