@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -20,8 +20,9 @@ from sessiond.errors import reason_of
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
 from sessiond.store.store import SessionStore
-from sessiond.tasks import let_others_run, own_threads
+from sessiond.tasks import RunSync, own_threads
 from sessiond.trigrams import database, opened
+from sessiond.trigrams.budget import BuildBudget
 from sessiond.trigrams.building import IndexBuilder
 from sessiond.trigrams.candidates import FoundBlocks
 from sessiond.trigrams.coverage import IndexJob
@@ -33,12 +34,6 @@ from sessiond.trigrams.text import match_expression
 log = structlog.get_logger("sessiond.search")
 
 IndexState = Literal["ready", "building", "off", "unsupported"]
-# The work of one slice; the pause after it is as long as the budget asks for.
-_SLICE_S = 0.01
-# After so much of it others have their turn.
-_PIECE_S = 0.0008
-# A daemon that wrote within this time is busy: then building delays few of its answers.
-_BUSY_S, _BUSY_FACTOR = 0.1, 10
 # A full disk usually stays full for a while.
 _AFTER_TROUBLE_S = 60.0
 # Closing waits for the disk, but not for long: what was not closed is begun again after a power cut only.
@@ -58,7 +53,8 @@ class IndexStatus(msgspec.Struct, frozen=True):
 class TrigramIndex:
     """`settings` gives the current configuration; `reconfigure` is called when it has changed. `is_settled` says
     whether all sessions are known by now, so that what the index has of others does not count any more, `is_possible`
-    whether this SQLite can make an index.
+    whether this SQLite can make an index. `run_sync` runs what blocks (default: a thread of its own), and `cpu_s` is
+    the processor time that this takes.
     """
 
     def __init__(
@@ -68,19 +64,21 @@ class TrigramIndex:
         *,
         is_settled: Callable[[], bool],
         is_possible: Callable[[], bool] = database.has_trigrams,
+        run_sync: RunSync | None = None,
+        cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._store, self._settings, self._is_settled = store, settings, is_settled
         self._is_possible = is_possible
         self._files = IndexFiles(store.root_fd, store.path, store.record_limit)
-        self._run_sync = own_threads(1)
-        self._is_supported, self._is_stopping = True, False
+        self._run_sync = run_sync if run_sync is not None else own_threads(1)
+        self._budget = BuildBudget(lambda: settings().budget, cpu_s)
+        self._is_supported = True
         self._current: OpenIndex | None = None
         # What is built beside it, to take its place.
         self._next: OpenIndex | None = None
         self._wake = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_building = False
-        self._changed_at = -math.inf
         # Why it cannot be written just now.
         self._problem = ""
 
@@ -114,7 +112,8 @@ class TrigramIndex:
 
     def entry_changed(self, session: Session) -> None:
         """A session was added, or its entry changed."""
-        now = self._changed_at = trio.current_time()
+        self._budget.note_write()
+        now = trio.current_time()
         for one in (self._current, self._next):
             if one is not None and one.coverage.note(session, now):
                 self._wake.set()
@@ -182,7 +181,7 @@ class TrigramIndex:
         try:
             await trio.sleep_forever()
         finally:
-            self._is_stopping = True
+            self._budget.stop()
             for one in (self._current, self._next):
                 if one is not None and one.database is not None:
                     one.database.interrupt()
@@ -284,29 +283,12 @@ class TrigramIndex:
         work, is_more = builder.steps(), True
         try:
             while is_more and not target.doubt and self._settings().index:
-                is_more, used_s = await self._run_sync(self._run_slice, work)
+                is_more, used_s = await self._run_sync(self._budget.run_slice, work)
                 for job, row in builder.take_done():
                     target.coverage.apply(job, row)
-                await trio.sleep(self._find_pause(used_s))
+                await self._budget.rest(used_s)
         finally:
             with trio.CancelScope(shield=True):
                 await self._run_sync(work.close)
             target.written_chars += builder.written_chars
         return not is_more
-
-    def _find_pause(self, used_s: float) -> float:
-        """How long to rest after so much work. While sessions are written to, ten times as long."""
-        is_busy = trio.current_time() - self._changed_at < _BUSY_S
-        return used_s / self._settings().budget * (_BUSY_FACTOR if is_busy else 1) - used_s
-
-    def _run_slice(self, work: Generator[None, None, None]) -> tuple[bool, float]:
-        """Whether there is more, and how much of a core it took."""
-        began = rested = time.thread_time()
-        for _ in work:
-            now = time.thread_time()
-            if now - began >= _SLICE_S or self._is_stopping:
-                return True, now - began
-            if now - rested >= _PIECE_S:
-                let_others_run()
-                rested = now
-        return False, time.thread_time() - began
