@@ -36,6 +36,7 @@ _PHASES = {
     "delete": ("session", "deleted", "magenta"),
     "archive": ("session", "archived", "magenta"),
 }
+_STATE_STYLES = {"waiting": "yellow", "running": "blue", "done": "green"}
 
 
 def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, Any]] | None = None) -> str | None:
@@ -57,6 +58,12 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
             text = one_line(f"{event.get('name', '?')} {event['phase']}")
         case "sessions.changed" if event.get("reason") in ("question", "answer"):
             return None  # it has an event of its own
+        case "sessions.changed" if event.get("reason") == "hook":
+            # A program in a terminal says what it does.
+            state = (event.get("row") or {}).get("state")
+            if state is None:
+                return None
+            who, text, style = "session", f"is {one_line(str(state))}", _STATE_STYLES.get(state, "magenta")
         case "sessions.changed" if event.get("phase") in _PHASES:
             who, what, style = _PHASES[event["phase"]]
             outcome = _outcome(event)

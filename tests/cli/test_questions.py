@@ -14,7 +14,7 @@ from support.rows import check_each
 from sessiond.cli.frame import tree
 from sessiond.cli.list import show as show_list
 from sessiond.cli.terminal.screen import Screen
-from sessiond.cli.watch import question_event_lines
+from sessiond.cli.watch import line, question_event_lines
 from sessiond.client import Event
 
 Sessiond = Callable[..., Any]
@@ -230,6 +230,15 @@ def test_watch_shows_questions_with_the_lines_that_answer(
         "agent:bob:main           answer    ffff3c4d  Deny (reject once), by the owner (page)",
         f"{MAIN:24} answer    1a2b3c4d  withdrawn: it ended",
     ]
+
+
+def test_watch_says_what_a_program_in_a_terminal_does() -> None:
+    facts = {"sessionKey": MAIN, "phase": "patch", "reason": "hook"}
+    shown = line(Event("sessions.changed", {**facts, "row": {"state": "waiting"}}), 0, Screen(None))
+    assert shown is not None and shown.endswith("session   is waiting")
+    assert line(Event("sessions.changed", facts), 0, Screen(None)) is None
+    for reason in ("question", "answer"):  # they have events of their own
+        assert line(Event("sessions.changed", {**facts, "reason": reason, "row": {}}), 0, Screen(None)) is None
 
 
 def test_a_long_title_is_shown_whole_below_its_line() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -190,6 +194,30 @@ def test_on_the_command_line(asking: Daemon) -> None:
         assert "shell?" in text and "by the owner" in text
     assert "questions" not in asking.cli("status").stdout
     assert asking.cli("questions").stdout.count("\n") == 1
+
+
+def test_the_line_that_watch_shows_answers(asking: Daemon) -> None:
+    asking.call("sessions.patch", key=KEY, label="desk")
+    command = [sys.executable, "-m", "sessiond", "watch", "desk"]
+    run_id = ask(asking, "as shown?")
+    find_open(asking, "as shown?")
+    with subprocess.Popen(command, env=asking.environ, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        # A watch that shows less than that is ended, and so are the lines.
+        overdue = threading.Timer(PATIENCE_S, watch.kill)
+        overdue.start()
+        try:
+            seen = list(itertools.islice(iter(watch.stdout.readline, ""), 6))
+            assert "question  as shown?" in seen[0]  # it was open when watching began
+            words = shlex.split(seen[3])
+            assert words[:2] == ["sessiond", "answer"]
+            assert asking.cli(*words[1:]).returncode == 0
+            assert ending(asking, run_id)[0] == "answered yes None owner"
+            rest = itertools.takewhile(lambda line: "assistant" not in line, iter(watch.stdout.readline, ""))
+            assert [line for line in rest if "answer    " in line and "Allow once, by the owner (cli)" in line]
+        finally:
+            overdue.cancel()
+            watch.kill()
 
 
 def test_by_a_supervisor_over_mcp(asking: Daemon) -> None:
