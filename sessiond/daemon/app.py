@@ -149,6 +149,7 @@ async def _load_and_recover(parts: DaemonParts, watcher: Watcher, background: tr
     background.start_soon(parts.questions.run)
     await background.start(parts.host.acp_agents.run)
     await background.start(parts.supervisor.run)
+    parts.notify_targets.reconfigure()
     await parts.recover()
     # Last: recovery has put its deliveries on hold by now.
     await background.start(parts.outbox.run)
@@ -170,17 +171,18 @@ async def _open_parts(
         cwd=Path("/"),
         on_attach=lambda channel: outbox.make_due(channel),  # noqa: PLW0108 - made below
     )
+    targets = NotifyTargets(lambda: parts.config().notify, environ=os.environ, cwd=Path("/"))
     async with open_outbox(
         store,
         channels,
-        NotifyTargets(lambda: parts.config().notify, environ=os.environ, cwd=Path("/")),
+        targets,
         clock,
         durable=config.store.durability == "sync",
         settings=lambda: parts.config().delivery,
         allowed=lambda delivery: parts.may_deliver(delivery),  # noqa: PLW0108 - made below
     ) as outbox:
         parts = DaemonParts(
-            store, channels, outbox, config=config, sockets=sockets, clock=clock, ids=ids, environ=environ
+            store, channels, outbox, targets, config=config, sockets=sockets, clock=clock, ids=ids, environ=environ
         )
         yield parts
 

@@ -216,6 +216,7 @@ class _DaemonProcess:
             app.services.acp_agents.reconfigure(config.agents.list)
             app.services.supervisor.end_runs_of_removed_agents(removed)
             app.services.supervisor.agents_changed()
+            app.services.notify_targets.reconfigure()
             app.services.outbox.make_due()
             app.services.sources.reconfigure()
             app.services.search_index.reconfigure()

@@ -22,6 +22,7 @@ from sessiond.daemon.host import DaemonHost
 from sessiond.daemon.saver import IndexSaver
 from sessiond.delivery.channels import Channels, Delivery
 from sessiond.delivery.notifier import RuleNotifier
+from sessiond.delivery.notify_targets import NotifyTargets
 from sessiond.delivery.outbox import Outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
@@ -64,6 +65,7 @@ class DaemonParts:
         store: SessionStore,
         channels: Channels,
         outbox: Outbox,
+        notify_targets: NotifyTargets,
         *,
         config: Config,
         sockets: Path,
@@ -71,7 +73,7 @@ class DaemonParts:
         ids: Ids,
         environ: Mapping[str, str],
     ) -> None:
-        self.store, self.channels, self.outbox = store, channels, outbox
+        self.store, self.channels, self.outbox, self.notify_targets = store, channels, outbox, notify_targets
         self.clock, self.ids = clock, ids
         self.bus, self.active_connections, self.attachments = (
             EventBus(),
@@ -238,6 +240,7 @@ class DaemonParts:
             announcing=self.announcing,
             channels=self.channels,
             outbox=self.outbox,
+            notify_targets=self.notify_targets,
             config=config,
             clock=self.clock,
             ids=self.ids,

@@ -23,6 +23,7 @@ from sessiond.delivery.headers_file import BadHeaders, read_headers
 from sessiond.delivery.http_post import HttpPoster, NotPosted
 from sessiond.delivery.notification import Notification, fields_of
 from sessiond.delivery.notify_rules import rules_by_name
+from sessiond.runtimes import launcher
 from sessiond.tasks import own_threads
 
 _CONTENT_TYPES = {"json": "application/json", "text": "text/plain; charset=utf-8"}
@@ -46,6 +47,17 @@ class NotifyTargets:
         self._rules, self._environ, self._cwd, self._answer_s = rules, environ, cwd, answer_s
         self._posters: dict[str, HttpPoster] = {}
         self._reading: dict[str, Callable[..., Any]] = {}
+
+    def reconfigure(self) -> None:
+        """The configuration was read. With a command among its rules, the process that starts programs is started now:
+        the first who has to be told would wait for it some 100 ms.
+        """
+        rules = rules_by_name(self._rules())
+        if any(rule.command is not None for rule in rules.values()):
+            launcher.current().prepare()
+        for kept in (self._posters, self._reading):
+            for name in kept.keys() - rules.keys():
+                del kept[name]
 
     def why_nobody(self, _delivery: Delivery) -> str | None:
         """Nothing keeps an attempt from being made."""

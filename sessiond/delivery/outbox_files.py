@@ -78,10 +78,10 @@ class OutboxFiles:
         return delivery
 
     def write(self, delivery: Delivery) -> None:
-        """Write the delivery's file atomically; on disk when this returns. OSError."""
+        """Write the delivery's file atomically; on disk when this returns, where that matters. OSError."""
         data = msgspec.json.format(msgspec.json.encode(delivery), indent=1)
         with dirfd.closing(self._folder()) as folder:
-            dirfd.write_atomic(folder, _name(delivery.delivery_id), data, sync=self._sync)
+            dirfd.write_atomic(folder, _name(delivery.delivery_id), data, sync=self._sync and _outlasts(delivery))
 
     def remove(self, delivery_id: str) -> None:
         """Remove the file of a settled delivery. OSError."""
@@ -90,6 +90,11 @@ class OutboxFiles:
                 os.unlink(_name(delivery_id), dir_fd=folder)
             if self._sync:
                 dirfd.fsync_dir(folder)
+
+
+def _outlasts(delivery: Delivery) -> bool:
+    """Whether it is of use after a power cut. A question is withdrawn then, and the person is told sooner without."""
+    return delivery.notification is None or delivery.notification.question_id is None
 
 
 def _name(delivery_id: str) -> str:

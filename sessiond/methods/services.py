@@ -20,6 +20,7 @@ from sessiond.conversations.continuing import Continuations
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.send import MessageSender
 from sessiond.delivery.channels import Channels
+from sessiond.delivery.notify_targets import NotifyTargets
 from sessiond.delivery.outbox import Outbox
 from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
@@ -94,6 +95,7 @@ class Services:
     channels: Channels
     last_save: Callable[[], int | None]
     outbox: Outbox
+    notify_targets: NotifyTargets
     discover: Callable[[], msgspec.Raw]
     sources: Sources
     search_index: TrigramIndex

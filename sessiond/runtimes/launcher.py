@@ -127,6 +127,12 @@ class ForkServer:
             raise OSError(message["error"], os.strerror(message["error"]))
         raise ValueError(message["text"])
 
+    def prepare(self) -> None:
+        """Start it, if it is not there: the next program need not wait for it, and gets the error if that failed."""
+        if self._socket is None:
+            with contextlib.suppress(OSError, CannotStart):
+                self._open()
+
     def close(self) -> None:
         """End the fork server. Programs that it started keep running until their own control streams close."""
         if self._finish is not None:
