@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from sessiond.acp.questions import EditorQuestions
 from sessiond.acp.tool_calls import Update
 from sessiond.acp.updates import SessionUpdates
 from sessiond.client import Client, ClientError, ConnectionLost
@@ -27,11 +28,12 @@ class SessionFollower:
         cursor: str,
         *,
         updates: SessionUpdates,
+        questions: EditorQuestions,
         send: Callable[[Update], None],
         lock: threading.RLock,
     ) -> None:
         self._client, self._key, self._cursor = client, key, cursor
-        self._updates, self._send, self._lock = updates, send, lock
+        self._updates, self._questions, self._send, self._lock = updates, questions, send, lock
         self._news = threading.Condition()  # guards what follows
         self._stands = False
         self._error: ClientError | None = None
@@ -76,6 +78,7 @@ class SessionFollower:
                 with self._lock:
                     for update in self._updates.take(event):
                         self._send(update)
+                    self._questions.take(event)
                 if event.name == "session.message":
                     self._note_seen(event.get("sessionId"), event.get("seq"))
         except ClientError as refused:
@@ -91,6 +94,7 @@ class SessionFollower:
         with self._news:
             self._stands = True
             self._news.notify_all()
+        self._questions.refresh(self._key)
 
     def _note_seen(self, session_id: object, seq: object) -> None:
         with self._news:

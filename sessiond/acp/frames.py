@@ -96,6 +96,11 @@ def answer(request_id: FrameId, result: Params) -> bytes:
     return wire.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
+def request(request_id: FrameId, method: str, params: Params) -> bytes:
+    """The line of a request to the editor."""
+    return wire.encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
 def notice(method: str, params: Params) -> bytes:
     """The line of a notification."""
     return wire.notification(method, params)

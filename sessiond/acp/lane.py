@@ -90,6 +90,8 @@ class SessionLane:
                 self._host.answer(item.request, partial(self._prompt, item))
             else:
                 self._host.answer(item, partial(self._handle, item))
+                if self._session is not None and not self.is_closed:
+                    self._session.show_questions()
 
     def _prompt(self, turn: EditorTurn) -> dict[str, Any]:
         return turn.run(self._require_open())

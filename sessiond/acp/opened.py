@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from sessiond.acp.editor_calls import EditorCalls
 from sessiond.acp.follower import SessionFollower
+from sessiond.acp.questions import EditorQuestions
 from sessiond.acp.refusals import CALL_S
 from sessiond.acp.tool_calls import Update
 from sessiond.acp.updates import SessionUpdates
@@ -20,11 +22,21 @@ Send = Callable[[Update], None]
 
 
 class OpenedSession:
-    """`client` and `waits` (for what takes long) are shared by all sessions, `connect` makes one for a subscription,
-    `send` takes an update.
+    """`client` and `waits` (for what takes long) are shared by all sessions, `connect` makes one for a subscription.
+    For the editor it is `session_id`; `send` takes an update for it, and `calls` asks it.
     """
 
-    def __init__(self, key: str, client: Client, waits: Client, connect: Callable[[], Client], send: Send) -> None:
+    def __init__(
+        self,
+        key: str,
+        client: Client,
+        waits: Client,
+        connect: Callable[[], Client],
+        *,
+        session_id: str,
+        send: Send,
+        calls: EditorCalls,
+    ) -> None:
         self.key, self.client, self.waits = key, client, waits
         self._connect, self._send = connect, send
         self._lock = threading.RLock()
@@ -32,6 +44,20 @@ class OpenedSession:
         self._shown_title: object = None
         self._shown_usage: object = None
         self._follower: SessionFollower | None = None
+        self._questions = EditorQuestions(
+            session_id,
+            client,
+            calls,
+            may_answer="answer" in client.caller.get("scopes", ()),
+            acp_id_of=self._updates.acp_id_of,
+            send=send,
+            say=self.say,
+        )
+
+    def show_questions(self) -> None:
+        """Ask the editor what the agent asks, from now on. The editor knows the session by now."""
+        self._questions.begin()
+        self._questions.refresh(self.key)
 
     def replay(self) -> None:
         """Send everything that was said, then follow. ClientError if the session cannot be read.
@@ -84,6 +110,7 @@ class OpenedSession:
     def close(self) -> None:
         """Stop following."""
         self._close_follower()
+        self._questions.close()
 
     def _close_follower(self) -> None:
         if self._follower is not None:
@@ -118,7 +145,13 @@ class OpenedSession:
 
     def _follow(self, cursor: str) -> SessionFollower:
         follower = SessionFollower(
-            self._connect(), self.key, cursor, updates=self._updates, send=self._send, lock=self._lock
+            self._connect(),
+            self.key,
+            cursor,
+            updates=self._updates,
+            questions=self._questions,
+            send=self._send,
+            lock=self._lock,
         )
         follower.start()
         self._follower = follower

@@ -18,7 +18,8 @@ from typing import IO, Any, NoReturn
 
 from sessiond import __version__
 from sessiond.acp import frames
-from sessiond.acp.frames import BadFrame, EditorNotice, EditorRequest, FrameId
+from sessiond.acp.editor_calls import EditorCalls
+from sessiond.acp.frames import BadFrame, EditorAnswer, EditorNotice, EditorRequest, FrameId
 from sessiond.acp.lane import Answer, SessionLane
 from sessiond.acp.opened import OpenedSession
 from sessiond.acp.refusals import CALL_S, Refusal, refusal_of, refuse_unopened, require_folder, require_text
@@ -61,6 +62,7 @@ class AcpServer:
     ) -> None:
         self._connect, self._agent, self._write, self._say = connect, agent, write, say
         self._client = connect()
+        self._calls = EditorCalls(write)
         # Prompts wait for the ends of runs on a connection of their own: so many would leave no request to cancel one.
         self._waits = connect()
         self._lock = threading.Condition()  # guards what follows; notified of each answer
@@ -93,8 +95,10 @@ class AcpServer:
                     lanes = list(self._lanes.values())
                 for lane in lanes:
                     lane.cancel_request(message.params.get("requestId"))
-            case _:
-                pass  # answers: nothing is asked of the editor yet
+            case EditorAnswer():
+                self._calls.take(message)
+            case EditorNotice():
+                pass
 
     def finish(self) -> None:
         """Give requests but prompts LAST_ANSWERS_S to be answered."""
@@ -195,7 +199,9 @@ class AcpServer:
         def send(update: dict[str, Any]) -> None:
             self._write(frames.notice("session/update", {"sessionId": session_id, "update": update}))
 
-        return OpenedSession(key, self._client, self._waits, self._connect, send)
+        return OpenedSession(
+            key, self._client, self._waits, self._connect, session_id=session_id, send=send, calls=self._calls
+        )
 
     def retire(self, lane: SessionLane) -> None:
         """Forget a lane that has no session and nothing to do."""
@@ -260,6 +266,7 @@ class AcpServer:
             )
             session = self._make_session(made["key"], made["sessionId"])
             session.follow()
+            session.show_questions()
         except ClientError as error:
             raise refusal_of(error) from None
         with self._lock:

@@ -51,6 +51,11 @@ class ToolCalls:
         self._open: dict[str, _KnownCall] = {}  # those whose end was not shown, by the ids of the protocol
         self._times_used: dict[str, int] = {}
 
+    def acp_id_of(self, call_id: str) -> str:
+        """The id under which the editor knows a call, or will."""
+        known = self._known.get(call_id)
+        return known.acp_id if known is not None else call_id
+
     def take_call(self, block: dict[str, Any]) -> list[Update]:
         """A `toolCall` block of a message."""
         call_id, name, arguments = _text(block.get("id")), _text(block.get("name")), block.get("arguments")

@@ -39,6 +39,10 @@ class SessionUpdates:
         self._streamed: dict[str, list[str]] = {"text": [], "thinking": []}
         self._count = 0  # of messages that came live; part of their ids
 
+    def acp_id_of(self, call_id: str) -> str:
+        """The id under which the editor knows a tool call."""
+        return self._calls.acp_id_of(call_id)
+
     def end_replay(self) -> None:
         """What is to come was not there when the session was opened."""
         self._replays = False

@@ -46,6 +46,8 @@ class QuestionView(Result, frozen=True, kw_only=True):
     status: Annotated[QuestionStatus, says("`open`, or how it ended.")]
     asked_at: Annotated[int, says("When it was asked.")]
     expires_at: Annotated[int | None, says("When it expires.")] = None
+    tool_call_id: Annotated[str | None, says("The tool call for which permission is asked.")] = None
+    kind: Annotated[str | None, says("What the tool call does, as its agent says: `edit`, `execute`.")] = None
     answer: Annotated[AnswerView | None, says("How it ended, unless it is open.")] = None
 
 
@@ -84,6 +86,8 @@ def view_question(key: str, question: Question, answer: QuestionAnswer | None, s
         view,
         title=sight.mask(question.title),
         detail=sight.mask(question.detail) if question.detail else None,
+        tool_call_id=question.tool_call_id,
+        kind=question.kind,
         options=[replace(option, label=sight.mask(option.label)) for option in question.options],
     )
 

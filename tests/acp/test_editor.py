@@ -5,32 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import acp_agent_path
 from support.acp_editor import CallRefused, RawEditor, SdkEditor, describe_update
 from support.acp_schema import check_update
 from support.real_daemon import Daemon
 
-AGENT = Path(__file__).parent.parent / "support" / "acting_agent.py"
-COMMAND = json.dumps([sys.executable, str(AGENT)])
-CONFIG = f"""
-[[agents.list]]
-id = "main"
-runtime = {{ type = "exec", input = "json", output = "jsonl", command = {COMMAND} }}
-
-[[agents.list]]
-id = "echo"
-runtime = {{ type = "echo" }}
-
-[[agents.list]]
-id = "speaker"
-runtime = {{ type = "acp", command = ["{sys.executable}", "-S", "{acp_agent_path.PATH}"], permissions = "allow" }}
-"""
 WORK = [
     "agent: I look. ",
     "call call_1 in_progress",
@@ -46,20 +28,6 @@ REPLAYED_WORK = [
     "call call_1 completed a.txt",
     "agent: One file.",
 ]
-
-
-@pytest.fixture(scope="module")
-def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    made = Daemon(tmp_path_factory.mktemp("acting")).start(CONFIG)
-    yield made
-    assert made.process is not None
-    made.kill()
-
-
-@pytest.fixture(scope="module")
-def editors(acting: Daemon) -> Iterator[tuple[SdkEditor, SdkEditor]]:
-    with SdkEditor(acting) as first, SdkEditor(acting) as second:
-        yield first, second
 
 
 @pytest.fixture

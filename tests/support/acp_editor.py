@@ -79,6 +79,9 @@ class SdkEditor(_LineProcess):
         self._count = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._updates: dict[str, list[dict[str, Any]]] = {}
+        # With the ids of their requests.
+        self._new_questions: list[tuple[int, dict[str, Any]]] = []
+        self.taken_back: list[int] = []
         # Not waited for: two of them start at the same time.
         self._hello = self.begin("initialize", protocol_version=1)
 
@@ -112,6 +115,28 @@ class SdkEditor(_LineProcess):
         while not any(wanted(update) for update in self._updates.get(session_id, ())):
             self._take_line()
 
+    def next_question(self) -> tuple[int, dict[str, Any]]:
+        """The id and the params of the next question that the editor is asked."""
+        while not self._new_questions:
+            self._take_line()
+        return self._new_questions.pop(0)
+
+    def choose(self, number: int, option_id: str, reason: str | None = None) -> None:
+        """Answer a question."""
+        said = {} if reason is None else {"reason": reason}
+        self._answer({"answer": number, "outcome": {"outcome": "selected", "optionId": option_id}, **said})
+
+    def dismiss(self, number: int) -> None:
+        """Close the dialog of a question."""
+        self._answer({"answer": number, "outcome": {"outcome": "cancelled"}})
+
+    def _answer(self, order: dict[str, Any]) -> None:
+        self.write(json.dumps(order).encode() + b"\n")
+
+    def wait_until_taken_back(self, number: int) -> None:
+        while number not in self.taken_back:
+            self._take_line()
+
     def new_updates(self, session_id: str) -> list[dict[str, Any]]:
         """The updates of a session since the last time."""
         return self._updates.pop(session_id, [])
@@ -125,6 +150,10 @@ class SdkEditor(_LineProcess):
         assert "bad" not in line, line
         if "n" in line:
             self._answers[line["n"]] = line
+        elif "asked" in line:
+            self._new_questions.append((line["asked"], line["params"]))
+        elif "taken_back" in line:
+            self.taken_back.append(line["taken_back"])
         else:
             self._updates.setdefault(line["session"], []).append(line["update"])
 

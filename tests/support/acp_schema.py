@@ -32,9 +32,15 @@ def check_result(method: str, result: dict[str, Any]) -> None:
 
 
 def check_frame(frame: dict[str, Any], method: str | None = None) -> None:
-    """Check a frame of an agent: an update, or the answer to a request of `method`."""
+    """Check a frame of an agent: an update, a question, or the answer to a request of `method`."""
     assert frame["jsonrpc"] == "2.0"
-    if "method" in frame:
+    if frame.get("method") == "session/request_permission":
+        assert frame.keys() == {"jsonrpc", "id", "method", "params"}
+        check("RequestPermissionRequest", frame["params"])
+    elif frame.get("method") == "$/cancel_request":
+        assert frame.keys() == {"jsonrpc", "method", "params"}
+        check("CancelRequestNotification", frame["params"])
+    elif "method" in frame:
         assert frame.keys() == {"jsonrpc", "method", "params"}
         assert frame["method"] == "session/update"
         check_update(frame["params"])
