@@ -136,7 +136,7 @@ def _write_messages(client: Client, session: str, form: str, mask: Mask, out: Bi
     """
     params = {"sessionKey": session, "limit": HISTORY_LIMIT.most, "maxBytes": HISTORY_BYTES.most}
     params |= {"includeTools": True, "includeRuns": True}
-    facts = [] if form == "jsonl" else question_facts(client, session, mask)
+    facts = [] if form == "jsonl" else question_facts(client, session, session, mask)
     count, redacted, ends = 0, False, [0]
     with tempfile.TemporaryFile() as spool:
         while True:

@@ -152,7 +152,7 @@ def test_raw_history_is_one_line_of_json_for_each_line_of_the_file(fake: Any, se
 def test_markers_stand_between_the_messages(fake: Any, sessiond: Sessiond) -> None:
     messages = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     positions = [{"id": "a", "seq": 1, "cursor": "c"}, {"id": "b", "seq": 2, "cursor": "c"}]
-    page = {"sessionKey": MAIN, "messages": messages, "positions": positions, "hasMore": False}
+    page = {"sessionKey": MAIN, "sessionId": "s", "messages": messages, "positions": positions, "hasMore": False}
     answer_with(fake, sessions_history={**page, "markers": [{"kind": "compaction", "seq": 2, "cursor": "c"}]})
     first, marker, second = sessiond("history", "main", "--system").out.splitlines()
     assert ("one" in first, "summed up" in marker, "two" in second) == (True, True, True)

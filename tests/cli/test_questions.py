@@ -252,9 +252,10 @@ def test_a_long_title_is_shown_whole_below_its_line() -> None:
 def test_history_shows_what_was_asked_between_the_messages(asking: Any, sessiond: Sessiond) -> None:
     messages = [{"role": "user", "content": f"at {at}", "timestamp": at} for at in (2000, 4000, 6000)]
     positions = [{"id": str(seq), "seq": seq, "cursor": "c"} for seq in (1, 2, 3)]
-    page = {"sessionKey": MAIN, "messages": messages, "positions": positions, "hasMore": False}
+    page = {"sessionKey": MAIN, "sessionId": "s", "messages": messages, "positions": positions, "hasMore": False}
     asking.present = [
-        question(1, askedAt=1000, status="answered", answer={**FIRST, "at": 3000}),
+        question(3, askedAt=3500, runId="other.1"),  # of a session that had the key before
+        question(1, askedAt=1000, runId="s.1", status="answered", answer={**FIRST, "at": 3000}),
         question(2, askedAt=7000),
     ]
     asking.answers["sessions_history"] = lambda *_: page

@@ -187,13 +187,23 @@ def test_on_the_command_line(asking: Daemon) -> None:
         assert (
             done.returncode == 1 and "answered already: Deny (reject once), by the owner (cli): not now" in done.stderr
         )
-    assert asking.cli("answer", "0123456789abcdef", "yes").returncode == 4
+    done = asking.cli("answer", "0123456789abcdef", "yes")
+    assert (done.returncode, '"sessiond questions"' in done.stderr, "sessiond list" in done.stderr) == (4, True, False)
     assert "answer    Deny (reject once), by the owner (cli): not now" in asking.cli("history", KEY).stdout
     for form in ("--md", "--html"):
         text = asking.cli("export", KEY, form).stdout
         assert "shell?" in text and "by the owner" in text
     assert "questions" not in asking.cli("status").stdout
     assert asking.cli("questions").stdout.count("\n") == 1
+    put_away = next(row["sessionId"] for row in asking.rows() if row["key"] == KEY)
+    asking.call("sessions.reset", key=KEY)
+    run_id = ask(asking, "of the new session?")
+    asking.call("questions.answer", id=find_open(asking, "of the new session?")["id"], optionId="no")
+    ending(asking, run_id)
+    for session, says_so in ((KEY, True), (put_away, False)):
+        for command in (("history", session), ("export", session)):
+            shown = asking.cli(*command)
+            assert (shown.returncode, "of the new session" in shown.stdout) == (0, says_so), (command, shown)
 
 
 def test_the_line_that_watch_shows_answers(asking: Daemon) -> None:

@@ -61,6 +61,7 @@ _COMMANDS = {
     "sessions_history": "sessiond history",
     "sessions_send": "sessiond send",
     "agents_list": "sessiond agents",
+    "questions.list": "sessiond questions",
     "tokens.list": "sessiond token list",
     "sessions.reset": "sessiond reset",
 }
@@ -102,9 +103,9 @@ def describe(error: ClientError) -> CommandFailed:
     match error:
         case RpcError():
             message = in_words_of_the_command_line(error.message)
-            # The hints are about sessions and about trying again. The sentence about a run that is not found says where
-            # run ids come from, and a request that may have been done must not be sent again.
-            is_complete = error.reason == "run_not_found" or error.data.get("begun")
+            # The hints are about sessions and about trying again. The sentence about a run or a question that is not
+            # found says where ids come from, and a request that may have been done must not be sent again.
+            is_complete = error.reason in ("run_not_found", "question_not_found") or error.data.get("begun")
             hint = None if is_complete else _HINTS.get(error.slug)
             if hint is not None and "sessiond list" in hint and "sessiond list" in message:
                 hint = None  # the message contains it already

@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 
 def question_facts(
-    client: Client, key: str, mask: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    client: Client, key: str, session_id: str, mask: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 ) -> list[QuestionFact]:
     """The facts of a session, oldest first: of all open questions and the newest that are over. None if the caller may
     not list questions. `mask` hides the secrets in a question.
+
+    `session_id`: that of the transcript, which is an older one of this key where it was put away.
     """
     try:
         found = client.call("questions.list", {"sessionKey": key}, timeout_s=CALL_TIMEOUT_S)["questions"]
     except (ClientError, CommandFailed):  # a caller without the scope, or a daemon of an earlier release
         return []
+    found = [one for one in found if one.get("runId") is None or one["runId"].startswith(session_id + ".")]
     facts = [fact for each in found for fact in _facts_of(each if mask is None else mask(each))]
     return sorted(facts, key=lambda fact: fact.moment_ms)
 
@@ -38,7 +41,7 @@ def facts_of_page(client: Client, page: dict[str, Any], *, is_newest: bool) -> l
         for message, place in zip(page["messages"], page["positions"], strict=True)
     ]
     first, last = (moments[0], moments[-1]) if moments else (None, None)
-    facts = question_facts(client, page["sessionKey"])
+    facts = question_facts(client, page["sessionKey"], page["sessionId"])
     if page.get("hasMore") and first is not None:
         take_facts(facts, first - 1)
     return facts if is_newest or last is None else take_facts(facts, last)
