@@ -177,7 +177,7 @@ class AcpServer:
             line = frames.answer(request.id, make())
         except Refusal as refusal:
             line = frames.refuse(request.id, refusal.code, refusal.message, refusal.data)
-        except (LookupError, TypeError, ValueError) as fault:
+        except (AttributeError, LookupError, TypeError, ValueError) as fault:
             self._say_once(f"cannot read the daemon's answer to {request.method}: {type(fault).__name__} {fault}")
             text = "the daemon's answer cannot be read: it may be of another release than this program"
             line = frames.refuse(request.id, frames.INTERNAL_ERROR, text)

@@ -30,13 +30,32 @@ from sessiond.runtimes.runtime import RunSink, RunSpec
 
 # How long an agent that is at work may take to say whether it has a session.
 _BUSY_S = 5.0
+# Of so many sessions it is known which lists they have on record.
+_MOST_LISTED = 1000
+
+
+class RecordedLists:
+    """Which lists of commands and options a session has on record, as digests by kind. Outlives the agent's processes,
+    each of which says them anew; of the sessions that were opened last.
+    """
+
+    def __init__(self) -> None:
+        self._by_session: OrderedDict[str, dict[str, bytes]] = OrderedDict()
+
+    def find(self, session_id: str) -> dict[str, bytes]:
+        """Those of a session, to be added to."""
+        found = self._by_session.setdefault(session_id, {})
+        self._by_session.move_to_end(session_id)
+        if len(self._by_session) > _MOST_LISTED:
+            self._by_session.popitem(last=False)
+        return found
 
 
 class OpenSessions:
     """The sessions in `process`. Over `maxSessions` the one that has rested longest is closed."""
 
-    def __init__(self, process: AgentProcess, tokens: TokenFolder, agent: AgentConfig) -> None:
-        self._process, self._tokens, self._agent = process, tokens, agent
+    def __init__(self, process: AgentProcess, tokens: TokenFolder, agent: AgentConfig, lists: RecordedLists) -> None:
+        self._process, self._tokens, self._agent, self._lists = process, tokens, agent, lists
         self._rules = SessionRules(timeout_s=agent.runtime.start_seconds, mode=asking_mode(agent.runtime))
         # By our session id, the one that has rested longest first; and those in which a run goes on.
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
@@ -104,7 +123,9 @@ class OpenSessions:
             claim=lambda native_id: self._claim(spec.session_id, native_id),
         )
         servers = [self._tokens.server(spec)]
-        return await open_session(self._process, spec, sink, rules, cwd=_folder(spec), servers=servers)
+        session = await open_session(self._process, spec, sink, rules, cwd=_folder(spec), servers=servers)
+        session.known_lists = self._lists.find(spec.session_id)
+        return session
 
     async def _make_room(self) -> None:
         """Close the sessions that have rested longest while too many are open. They are resumed when needed."""

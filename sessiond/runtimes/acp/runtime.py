@@ -17,7 +17,7 @@ from sessiond.config.agents import AgentConfig
 from sessiond.errors import SessiondError, Stopping
 from sessiond.runtimes import sandbox
 from sessiond.runtimes.acp.connection import AgentGone
-from sessiond.runtimes.acp.open_sessions import OpenSessions
+from sessiond.runtimes.acp.open_sessions import OpenSessions, RecordedLists
 from sessiond.runtimes.acp.process import AgentProcess, CannotServe, ProcessRules
 from sessiond.runtimes.acp.tool_server import TokenFolder, files_for_sandbox
 from sessiond.runtimes.acp.turn import PromptTurn, TurnRules
@@ -199,6 +199,7 @@ class WarmAgent:
         self._process: AgentProcess | None = None
         # Those of this process: what still goes on in one that has ended knows nothing of the next.
         self._sessions: OpenSessions | None = None
+        self._lists = RecordedLists()
         self._users = 0
         self._is_retired = False
 
@@ -281,4 +282,4 @@ class WarmAgent:
         except BaseException:
             tokens.remove()
             raise
-        return process, OpenSessions(process, tokens, self._agent)
+        return process, OpenSessions(process, tokens, self._agent, self._lists)

@@ -107,9 +107,13 @@ async def test_what_an_agent_does_in_a_turn_becomes_messages(talk: Any) -> None:
                     "optionId": "no",
                     "kind": "edit",
                 }.items() <= said.items()
-    # The list of commands is recorded again only if it has changed.
+    # The list of commands is recorded again only if it has changed, also by another process.
     await conversation.say("unknown")
     assert [kind for kind, _ in conversation.recorder.customs] == ["acp/plan", "acp/of_the_future"]
+    await conversation.say("die")
+    await conversation.say("unknown")
+    kinds = [kind for kind, _ in conversation.recorder.customs]
+    assert kinds == ["sessiond/native", "acp/plan", "acp/of_the_future"]
 
 
 async def test_usage_is_the_difference_to_the_turn_before(talk: Any) -> None:
