@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from sessiond.daemon.http_sessions import SseSink, require_scope
+from sessiond.daemon.http_sessions import SseSink, require_json, require_scope
 from sessiond.errors import Forbidden, InvalidParams, NotFound, StorageError
 from sessiond.events import replay
 from sessiond.events.subscription import Subscription
@@ -23,10 +23,8 @@ from sessiond.methods.following import EventFilter
 from sessiond.methods.services import Services
 from sessiond.tasks import run_in_thread
 from sessiond.transports.exchange import (
-    JSON_TYPE,
     Answer,
     EventStreamAnswer,
-    HttpError,
     HttpRequest,
     HttpResponse,
     json_response,
@@ -141,7 +139,7 @@ class _Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def _trade(services: Services, request: HttpRequest) -> Answer:
     """A token for a one-time code. Source: security.md, "The page"."""
-    _require_json(request)
+    require_json(request)
     try:
         code = msgspec.json.decode(request.body, type=_Trade).code
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -154,15 +152,9 @@ async def _close(services: Services, request: HttpRequest) -> Answer:
     """Revoke the token with which it is asked, if it is a page's."""
     if not request.caller.is_page:
         raise Forbidden("Only a page can be closed so; a token is revoked by `tokens.revoke`.")
-    _require_json(request)
+    require_json(request)
     await services.tokens.revoke(token_id=request.caller.token_id, text=None)
     return json_response({"ok": True})
-
-
-def _require_json(request: HttpRequest) -> None:
-    """Raise HttpError for a type that another page's form could send."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
-        raise HttpError(415, "unsupported_media_type", "Send application/json.")
 
 
 async def _events(services: Services, request: HttpRequest) -> Answer:

@@ -29,7 +29,15 @@ from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
 from sessiond.sessions.resolve import no_such_session
 from sessiond.store.catalog import Session
-from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpRequest, HttpResponse, json_response
+from sessiond.transports.exchange import (
+    JSON_TYPE,
+    Answer,
+    EventStreamAnswer,
+    HttpError,
+    HttpRequest,
+    HttpResponse,
+    json_response,
+)
 from sessiond.transports.routes import Router
 from sessiond.transports.sse import EventStream
 
@@ -45,7 +53,8 @@ _HISTORY_QUERY = ("limit", "includeTools", "includeSystem", "raw", "cursor", "fo
 _HISTORY_PARAMS = ParamsDecoder(SessionsHistoryParams)
 
 
-def _context(services: Services, request: HttpRequest) -> Context:
+def context_of(services: Services, request: HttpRequest) -> Context:
+    """The context of a method's handler that a route calls."""
     return Context(caller=request.caller, peer=None, services=services, budgets=services.budgets, unsent=request.unsent)
 
 
@@ -53,6 +62,12 @@ def require_scope(caller: Caller, scope: str) -> None:
     """Raise Forbidden for a caller without the scope."""
     if not caller.has(scope):
         raise Forbidden(f"this needs the scope `{scope}`")
+
+
+def require_json(request: HttpRequest) -> None:
+    """Raise HttpError for a type that another page's form could send."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
+        raise HttpError(415, "unsupported_media_type", "Send application/json.")
 
 
 async def _history(services: Services, request: HttpRequest) -> Answer:
@@ -63,30 +78,30 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
         {
             "sessionKey": request.params["key"],
             "limit": _number(query, "limit"),
-            "includeTools": _flag(query, "includeTools", absent=False),
-            "includeSystem": _flag(query, "includeSystem", absent=False),
-            "raw": _flag(query, "raw", absent=False),
+            "includeTools": read_flag(query, "includeTools", absent=False),
+            "includeSystem": read_flag(query, "includeSystem", absent=False),
+            "raw": read_flag(query, "raw", absent=False),
             "cursor": query.get("cursor"),
         }
     )
     streams = "text/event-stream" in request.headers.get("accept", "")
     # Parsed even if the header already asks for a stream, so that a malformed value is always refused.
-    follows = _flag(query, "follow", absent=False)
+    follows = read_flag(query, "follow", absent=False)
     if not streams and not follows:
-        return json_response(await sessions_history.handle(_context(services, request), params))
+        return json_response(await sessions_history.handle(context_of(services, request), params))
     if params.raw:
         raise InvalidParams("`raw` is for pages: a stream has messages, not lines", field="raw")
     session = await services.find_whole(request.caller, request.params["key"])
     if session.archived:
         raise no_such_session(request.params["key"])  # an archived session has no new messages to follow
     # Unlike a page, a stream includes tool results by default: a follower gets every message that is appended.
-    tools = _flag(query, "includeTools", absent=True)
+    tools = read_flag(query, "includeTools", absent=True)
     cursor = request.headers.get("last-event-id")
     if cursor:
         return EventStreamAnswer(
             partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools)
         )
-    page = await sessions_history.handle(_context(services, request), params)
+    page = await sessions_history.handle(context_of(services, request), params)
     start = replay.place_of(services.store, session, page.cursor, "cursor")
     return EventStreamAnswer(
         partial(_follow, services, session.key, start, page=page, tools=tools, unsent=request.unsent)
@@ -120,7 +135,8 @@ def _number(query: Any, name: str) -> float | None:
 _WHOLE = re.compile(r"-?[0-9]{1,300}")  # `int` would also accept `1_0` and digits of other scripts
 
 
-def _flag(query: Any, name: str, *, absent: bool) -> bool:
+def read_flag(query: Any, name: str, *, absent: bool) -> bool:
+    """The value of a query parameter that is 1 or 0. InvalidParams for any other text."""
     text = query.get(name)
     if text is None:
         return absent
@@ -227,7 +243,7 @@ async def _kill(services: Services, request: HttpRequest) -> Answer:
     require_scope(request.caller, "admin")
     await services.loaded.wait()
     params = sessions_kill.SessionsKillParams(key=request.params["key"])
-    done = await sessions_kill.handle(_context(services, request), params)
+    done = await sessions_kill.handle(context_of(services, request), params)
     return json_response({"ok": True, "killed": done.killed})
 
 

@@ -24,6 +24,7 @@ from sessiond.daemon import logs, memory, notify
 from sessiond.daemon.app import App, key_rules, open_app
 from sessiond.daemon.dumps import forbid_dumps
 from sessiond.daemon.http_page import add_page_routes
+from sessiond.daemon.http_questions import add_question_routes
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.daemon.page_port import PagePort
 from sessiond.errors import ConfigError, StoreGone, StoreInUse, pluralize
@@ -142,6 +143,8 @@ class _DaemonProcess:
                 app.loading.cancel()  # or runs would be recovered while the others are interrupted
                 async with trio.open_nursery() as drain:
                     drain.start_soon(self._stop_on_second_signal, server)
+                    # Requests are refused from now on, so nobody can answer whoever asks.
+                    await app.services.questions.stop()
                     await server.drain(_DRAIN_S, before_close=app.services.supervisor.interrupt_all)
                     drain.cancel_scope.cancel()
         finally:
@@ -257,6 +260,7 @@ def _server(app: App, config: Config) -> Server:
     )
     add_session_routes(server.router, services)
     add_page_routes(server.router, services)
+    add_question_routes(server.router, services)
     return server
 
 

@@ -15,8 +15,8 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import Conflict, InvalidParams, NotFound, StorageError, quote
-from sessiond.model.entry import MAX_OPEN_QUESTIONS, QuestionRef
+from sessiond.errors import Conflict, InvalidParams, NotFound, Stopping, StorageError, quote
+from sessiond.model.entry import QuestionRef
 from sessiond.model.keys import agent_of
 from sessiond.model.question import (
     Question,
@@ -28,19 +28,19 @@ from sessiond.model.question import (
     record_data,
 )
 from sessiond.model.record import ANSWER, QUESTION
+from sessiond.questions.crowding import Crowding
 from sessiond.questions.stored import read_stored
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 
 log = structlog.get_logger("sessiond.questions")
 
-# An agent that works in many sessions at once must not fill the list of its owner either.
-MAX_OPEN_OF_AGENT = 2 * MAX_OPEN_QUESTIONS
 # The pause before an end is written again that the disk has refused.
 _RETRY_S = 5.0
 
 ASKER_GONE = "whoever asked it went away"
 RUN_OVER = "the run that asked it is over"
+DAEMON_STOPS = "the daemon stops"
 DAEMON_ENDED = "the daemon ended while it was open"
 NOBODY_WAITS = "nobody waits for its answer any more"
 
@@ -61,6 +61,11 @@ class OpenQuestion:
         """The key of the session that asks."""
         return asking_key(self.session)
 
+    @property
+    def asker(self) -> str:
+        """Who is held to the limits: the agent, or the other program's session."""
+        return self.session.entry.attends or f"agent {agent_of(self.session.key)}"
+
 
 class QuestionDesk:
     """All open questions of the daemon. Run `run` in the background nursery. `on_asked` is called with each that is on
@@ -75,6 +80,8 @@ class QuestionDesk:
         # Ends that the disk has refused; by the id of their question.
         self._unwritten: dict[str, OpenQuestion] = {}
         self._has_unwritten = trio.Event()
+        self._crowding = Crowding()
+        self._stopping = False
 
     async def run(self) -> None:
         """Write again what the disk has refused, until cancelled; then the next start of the daemon withdraws it."""
@@ -92,11 +99,13 @@ class QuestionDesk:
     ) -> QuestionAnswer:
         """Ask, and wait for the end of the question, which is on disk then.
 
-        A cancelled wait withdraws it. Conflict where too many are open already; StorageError where it cannot be stored,
-        and then nothing was asked.
+        A cancelled wait withdraws it. Conflict where too many are open already, Overloaded where they come too fast;
+        StorageError where it cannot be stored, and then nothing was asked.
         """
-        self._check_room(session)
+        if self._stopping:
+            raise Stopping("sessiond is stopping, and nobody can answer any more; ask again when it is back")
         asked = OpenQuestion(session, self._compose(draft, run_id, timeout_s))
+        self._check_crowding(asked)
         # Before it is on disk, so that it can be answered as soon as anybody reads of it.
         self._open[asked.question.id] = asked
         try:
@@ -145,6 +154,13 @@ class QuestionDesk:
         for asked in [one for one in self._open.values() if one.question.run_id == run_id]:
             await self._withdraw(asked, RUN_OVER)
 
+    async def stop(self) -> None:
+        """Withdraw every question, and refuse further ones: the daemon stops, and no answer can come any more."""
+        self._stopping = True
+        async with trio.open_nursery() as nursery:
+            for asked in self.open_questions():
+                nursery.start_soon(self._withdraw, asked, DAEMON_STOPS)
+
     async def withdraw_left(self, session: Session, ref: QuestionRef, reason: str) -> QuestionAnswer:
         """Write that a question is withdrawn that stands open in a transcript and that nobody waits for."""
         left = QuestionAnswer(question_id=ref.id, outcome="withdrawn", at=self._clock.wall_ms(), reason=reason)
@@ -166,7 +182,9 @@ class QuestionDesk:
         asked = self._open.get(question_id)
         if asked is not None:
             return asked.session
-        return next((session for session, _ in self._find_refs(question_id)), None) or _raise_missing(question_id)
+        for session, _ in self._find_refs(question_id):
+            return session
+        raise no_such_question(question_id)
 
     def _find_refs(self, question_id: str) -> Iterator[tuple[Session, QuestionRef]]:
         for session in self._store.catalog.asking_sessions():
@@ -183,13 +201,14 @@ class QuestionDesk:
             if stored and stored[0].answer is not None:
                 raise already_closed(stored[0].answer)
 
-    def _check_room(self, session: Session) -> None:
-        mine = [asked for asked in self._open.values() if asked.session is session]
-        if len(mine) >= MAX_OPEN_QUESTIONS:
-            raise _too_many("this session", MAX_OPEN_QUESTIONS)
-        agent_id = agent_of(session.key)
-        if sum(agent_of(asked.session.key) == agent_id for asked in self._open.values()) >= MAX_OPEN_OF_AGENT:
-            raise _too_many(f"agent {agent_id}", MAX_OPEN_OF_AGENT)
+    def _check_crowding(self, asked: OpenQuestion) -> None:
+        others = self.open_questions()
+        self._crowding.note(
+            asked.asker,
+            self._clock.monotonic(),
+            open_in_session=sum(one.session is asked.session for one in others),
+            open_of_asker=sum(one.asker == asked.asker for one in others),
+        )
 
     def _compose(self, draft: QuestionDraft, run_id: str | None, timeout_s: float | None) -> Question:
         shown, now = clean_draft(draft), self._clock.wall_ms()
@@ -271,15 +290,3 @@ def _no_such_option(question: Question, option_id: str) -> InvalidParams:
     return InvalidParams(
         f"`$.optionId`: the question has no option {quote(option_id[:80])}; it has {known}.", field="$.optionId"
     )
-
-
-def _too_many(whose: str, most: int) -> Conflict:
-    return Conflict(
-        f"{most} questions of {whose} are open already; they have to be answered or withdrawn first",
-        code="too_many_questions",
-        limit=most,
-    )
-
-
-def _raise_missing(question_id: str) -> Session:
-    raise no_such_question(question_id)

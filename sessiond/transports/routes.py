@@ -130,6 +130,8 @@ POST /rpc                            a JSON-RPC 2.0 call, or a batch (applicatio
 GET  /sessions/{key}/history         a page of a session: limit=, cursor=, includeTools=1
 GET  /sessions/{key}/history?follow=1  the same, and then what comes, as Server-Sent Events
 POST /sessions/{key}/kill            end the session's runs
+GET  /questions                      what agents ask: open=1, sessionKey=, agentId=
+POST /questions/{id}/answer          answer a question: {"optionId", "note"} as application/json
 GET  /ws                             a WebSocket with calls and events, a JSON-RPC message each
 GET  /events                         what changes in any session, as Server-Sent Events
 GET  /metrics                        counts in the format of Prometheus

@@ -233,7 +233,17 @@ def test_a_person_with_curl_gets_the_list_of_routes(page: OwnerPage) -> None:
     assert got.headers["content-type"] == "text/plain; charset=utf-8"
     roads = [line.split()[1].partition("?")[0] for line in got.text.splitlines() if line[:4] in ("GET ", "POST")]
     assert set(roads) == {
-        *("/rpc", "/sessions/{key}/history", "/sessions/{key}/kill", "/ws", "/events", "/metrics", "/healthz"),
+        *(
+            "/rpc",
+            "/sessions/{key}/history",
+            "/sessions/{key}/kill",
+            "/ws",
+            "/events",
+            "/questions",
+            "/questions/{id}/answer",
+            "/metrics",
+            "/healthz",
+        ),
     }
 
 

@@ -9,7 +9,8 @@ from support.rows import check_each
 
 from sessiond.events.bus import EventBus
 from sessiond.events.subscription import MAX_QUEUED_BYTES, FollowPlace
-from sessiond.model.event import ChangedEvent, LiveEvent
+from sessiond.model.event import ChangedEvent, LiveEvent, QuestionAsked
+from sessiond.model.question import Question, QuestionOption
 
 
 async def test_events_that_do_not_fit_wait_in_order() -> None:
@@ -229,3 +230,39 @@ async def test_lagging_sessions_take_turns_and_an_unreadable_one_is_retried_late
         lag.waits_for_file = True
     bus.publish(message_event(1))
     assert subscription.next_lagging() == KEY
+
+
+async def test_questions_reach_a_subscriber_that_is_behind_and_one_that_only_lists() -> None:
+    asked = Question(id="0" * 16, title="May I?", options=(QuestionOption("a", "A", "allow_once"),), asked_at=1)
+    event = QuestionAsked(KEY, asked)
+    bus = EventBus()
+    behind, reader = follower(bus, None)
+    behind.start_lag(KEY, FollowPlace("s", 0, 0))
+    reader.stop()
+    bus.publish(event)
+    assert list(behind.queue) == [event]
+    # Neither a replay nor a queue that overflows takes it away, as there is no other way to hear of it.
+    behind.start_lag(KEY, FollowPlace("s", 100, 1))
+    for seq in range(10):
+        bus.publish(message_event(seq, OTHER))
+    assert list(behind.queue) == [event]
+    assert OTHER in behind.behind
+
+    lists, heard = follower(bus, None, sees=lambda key, spawned_by, transcript: not transcript)
+    nobody, silence = follower(bus, OTHER, None, sees=lambda *_: False)
+    both, once = follower(bus, KEY, None)
+    bus.publish(event)
+    assert [len(one.events) for one in (heard, silence, once)] == [1, 0, 1]
+    assert not lists.queue and not nobody.queue and not both.queue
+
+
+async def test_questions_alone_cannot_fill_the_memory() -> None:
+    asked = Question(
+        id="0" * 16, title="x", options=(QuestionOption("a", "A", "allow_once"),), asked_at=1, detail="x" * 16_000
+    )
+    bus = EventBus()
+    behind, reader = follower(bus, None, limit=1024)
+    reader.stop()
+    for _ in range(1000):
+        bus.publish(QuestionAsked(KEY, asked))
+    assert len(behind.queue) * 16_000 <= MAX_QUEUED_BYTES

@@ -146,6 +146,8 @@ class FakeHost:
 class RunHarness:
     """A supervisor on one store."""
 
+    desk: QuestionDesk
+
     def __init__(
         self,
         store: SessionStore,
