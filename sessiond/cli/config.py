@@ -40,11 +40,14 @@ def _load(args: Args) -> tuple[Config, Path]:
 
 def check(args: Args) -> None:
     from sessiond.config.warnings import warnings
+    from sessiond.delivery.unusable_targets import find_unusable_targets
     from sessiond.runtimes.presets.missing import missing_programs
 
     config, path = _load(args)
     is_there = path.exists()
-    found = [*warnings(config.agents.list), *missing_programs(config.agents.list, os.environ.get("PATH"))]
+    path_variable = os.environ.get("PATH")
+    found = [*warnings(config.agents.list), *missing_programs(config.agents.list, path_variable)]
+    found += find_unusable_targets(config.notify, path_variable)
     if args.json:
         ids = [agent.id for agent in config.agents.list]
         warnings_found = [{"what": what, "hint": hint} for what, hint in found]

@@ -70,14 +70,16 @@ class RuleNotifier:
         """A question was asked and is on disk."""
         if not self._config().notify:
             return
-        fact = fact_of_question(asked.key, asked.session.entry, asked.question, self._store.rules, self._mask)
+        # A session of another program asks in a transcript of ours, which does not have its name or folder.
+        shown = self._store.catalog.by_key.get(asked.key, asked.session)
+        fact = fact_of_question(asked.key, shown.entry, asked.question, self._store.rules, self._mask)
         for delivery in self._deliveries(fact):
             self._under_way[delivery.to] += 1
             self._supervisor.start_follow_up(self._tell, delivery)
 
     async def before_end(self, run: Run) -> None:
         """Write the deliveries of the end that a run is about to get, on hold; those of another end are dropped."""
-        held, self._held[run.run_id] = self._held.pop(run.run_id, set()), set()
+        held = self._held.pop(run.run_id, set())
         self._refused.pop(run.run_id, None)
         fact = fact_of_end(run, self._store.rules, self._mask) if self._config().notify else None
         for delivery in self._deliveries(fact) if fact is not None else ():
@@ -89,7 +91,7 @@ class RuleNotifier:
                 log.warning("a notification cannot be written yet", run_id=run.run_id, reason=error.message)
                 self._refused.setdefault(run.run_id, []).append(delivery)
             else:
-                self._held[run.run_id].add(delivery.delivery_id)
+                self._held.setdefault(run.run_id, set()).add(delivery.delivery_id)
         for delivery_id in held:
             await self._outbox.drop(delivery_id)
 

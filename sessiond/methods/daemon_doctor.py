@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, TypeVar
 
 from sessiond.config.warnings import warnings
+from sessiond.delivery.unusable_targets import find_unusable_targets
 from sessiond.errors import Forbidden, StorageError, pluralize, reason_of
 from sessiond.methods.params import Params, Result, says
 from sessiond.methods.services import Context
@@ -19,6 +20,7 @@ from sessiond.store.checks import Finding
 from sessiond.store.inventory import StoredName
 from sessiond.store.store import SessionStore
 from sessiond.store.workspace import default_workspace
+from sessiond.tasks import run_in_thread
 
 T = TypeVar("T")
 # A temporary file that changed within this time may belong to a write that is still going on.
@@ -45,6 +47,9 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
     findings += [Finding("warn", "configuration", *one) for one in warnings(services.config.agents.list)]
     missing = missing_programs(services.config.agents.list, os.environ.get("PATH"))
     findings += [Finding("warn", "agents", *one) for one in missing]
+    rules, path = services.config.notify, os.environ.get("PATH")
+    unusable = await run_in_thread(lambda: list(find_unusable_targets(rules, path)))
+    findings += [Finding("warn", "notifications", *one) for one in unusable]
     findings += _unclaimed_folders(ctx)
     findings += services.sources.findings()
     catalog = services.store.catalog

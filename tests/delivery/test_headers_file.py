@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.config.notify import NotifyRule
 from sessiond.delivery.headers_file import MAX_FILE_BYTES, BadHeaders, parse_headers, read_headers
+from sessiond.delivery.unusable_targets import find_unusable_targets
 
 
 def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
@@ -62,6 +64,22 @@ def test_what_is_no_file_is_refused_and_waited_for_by_nobody(tmp_path: Path) -> 
         make(tmp_path / name)
         with pytest.raises(BadHeaders, match=f"headersFile {name} (cannot be read|is no regular file)"):
             read_headers(tmp_path / name)
+
+
+def test_rules_that_will_reach_nobody_are_found_before_they_are_needed(tmp_path: Path) -> None:
+    good, bad = write(tmp_path, "A: b"), tmp_path / "none"
+    rules = (
+        NotifyRule(command=("sh", "{text}")),
+        NotifyRule(command=("notify-sned", "{text}")),
+        NotifyRule(command=(str(tmp_path / "script"),)),
+        NotifyRule(url="http://x/", headers_file=good),
+        NotifyRule(url="http://x/", headers_file=bad),
+    )
+    assert [what for what, _ in find_unusable_targets(rules, os.environ["PATH"])] == [
+        "notify[1]: the program notify-sned is not there",
+        f"notify[2]: the program {tmp_path}/script is not there",
+        "notify[4]: headersFile none cannot be read: No such file or directory",
+    ]
 
 
 @given(st.text() | st.lists(st.text("aZ-: \t\r\n\x00#é")).map("\n".join))
