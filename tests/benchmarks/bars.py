@@ -235,7 +235,7 @@ def starts() -> Iterator[Figure]:
                 subprocess.run([InstalledDaemon.python, "-c", "import trio, msgspec, structlog"], check=True)
                 imports.append(time.perf_counter() - began)
                 began = time.perf_counter()
-                daemon.process = daemon._run((), ())
+                daemon.process = daemon._run(daemon.command())
                 daemon.wait_for(lambda: answers(daemon), "it does not answer")
                 took.append(time.perf_counter() - began)
                 daemon.wait_for(lambda: len(daemon.rows()) == 200 and ready(daemon), "not complete")

@@ -120,7 +120,7 @@ def wait_until_folded(daemon: Daemon) -> None:
 def wait_for_rows(daemon: Daemon, least: int = 1) -> float:
     """Start the daemon; the seconds until it shows a session."""
     began = time.perf_counter()
-    daemon.process = daemon._run((), ())
+    daemon.process = daemon._run(daemon.command())
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -136,7 +136,7 @@ def wait_for_rows(daemon: Daemon, least: int = 1) -> float:
 def wait_for_answer(daemon: Daemon) -> float:
     """Start the daemon; the seconds until it answers."""
     began = time.perf_counter()
-    daemon.process = daemon._run((), ())
+    daemon.process = daemon._run(daemon.command())
     daemon.wait_for(daemon._answers, "it does not answer")
     return time.perf_counter() - began
 

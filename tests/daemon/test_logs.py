@@ -21,9 +21,7 @@ pytestmark = pytest.mark.system
 
 def run_and_read_log(daemon: Daemon, *options: str) -> list[str]:
     """The log lines of a daemon that is started, gets a message and is stopped."""
-    daemon.run.mkdir(mode=0o700)
-    with daemon.log.open("wb") as log:
-        daemon.process = subprocess.Popen(daemon.command(*options), env=daemon.environ, stderr=log, process_group=0)
+    daemon.start(extra=options)
     daemon.wait_for(lambda: "ready" in daemon.log.read_text(), "not ready")
     daemon.reply("main", "words that nobody else should read")
     assert daemon.stop() == 0

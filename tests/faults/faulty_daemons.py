@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from faults.shim import Control, compile_shim
+from faults.shim import Control, shim_server
 from support.forked_daemon import DaemonForkServer
 from support.real_daemon import PROGRAM, Daemon
 
@@ -50,8 +49,17 @@ class FaultyDaemon(Daemon):
 class FaultyDaemons:
     """Creates daemons, each on a store of its own or on a copy of another's."""
 
-    def __init__(self, folder: Path, server: DaemonForkServer) -> None:
-        self._folder, self._server = folder, server
+    def __init__(self, folder: Path, server: DaemonForkServer, templates: ExitStack) -> None:
+        self._folder, self._server, self._templates = folder, server, templates
+        self._known: dict[object, FaultyDaemon] = {}
+
+    def template(self, name: object, prepare: Callable[[FaultyDaemon], None]) -> FaultyDaemon:
+        """A daemon on a store that was prepared once for all that ask for this name, and that is not running."""
+        if name not in self._known:
+            made = self._templates.enter_context(self.create())
+            prepare(made)
+            self._known[name] = made
+        return self._known[name]
 
     @contextmanager
     def create(self, template: FaultyDaemon | None = None) -> Iterator[FaultyDaemon]:
@@ -72,13 +80,9 @@ class FaultyDaemons:
 @contextmanager
 def open_faulty_daemons() -> Iterator[FaultyDaemons | None]:
     """Provide daemons for the block; None if the shim cannot be compiled."""
-    with tempfile.TemporaryDirectory(prefix="sessiond-") as name:
-        shim = compile_shim(Path(name))
-        if shim is None:
-            yield None
-            return
-        server = DaemonForkServer({**os.environ, "LD_PRELOAD": str(shim)})
-        try:
-            yield FaultyDaemons(Path(name), server)
-        finally:
-            server.close()
+    server = shim_server()
+    if server is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="sessiond-") as name, ExitStack() as templates:
+        yield FaultyDaemons(Path(name), server, templates)

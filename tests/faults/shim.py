@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import enum
 import errno
@@ -13,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from support.forked_daemon import DaemonForkServer
 
 SOURCE = Path(__file__).with_name("shim.c")
 
@@ -101,19 +104,8 @@ class _Fields(ctypes.Structure):
     ]
 
 
-def compile_shim(folder: Path) -> Path | None:
-    """The shared object, created in `folder`; None without gcc or if the shim does not compile on this machine."""
-    compiled = _compiled_shim()
-    if compiled is None:
-        return None
-    made = folder / "shim.so"
-    made.write_bytes(compiled)
-    return made
-
-
-@functools.cache
-def _compiled_shim() -> bytes | None:
-    """Compiled once for all tests of this process: gcc takes longer than most of them."""
+def _compile_shim() -> bytes | None:
+    """The shared object; None without gcc or if the shim does not compile on this machine."""
     if shutil.which("gcc") is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +113,22 @@ def _compiled_shim() -> bytes | None:
         command = ["gcc", "-Wall", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-lpthread"]
         done = subprocess.run(command, capture_output=True, check=False)
         return made.read_bytes() if done.returncode == 0 else None
+
+
+@functools.cache
+def shim_server() -> DaemonForkServer | None:
+    """The fork server of this process with the shim before its libc; None where there can be none."""
+    compiled = _compile_shim()
+    if compiled is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        shim = Path(folder, "shim.so")
+        shim.write_bytes(compiled)
+        made = DaemonForkServer({**os.environ, "LD_PRELOAD": str(shim)})
+        # It has loaded the shim when it answers.
+        made.ask(None)
+    atexit.register(made.close)
+    return made
 
 
 class Control:

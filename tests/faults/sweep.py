@@ -202,14 +202,15 @@ def _tail(text: str) -> str:
     return text if len(text) < 1500 else "... " + text[-1500:]
 
 
-@contextmanager
-def prepare_sweep(daemons: FaultyDaemons, operation: Operation) -> Iterator[Sweep]:
-    """Prepare the store of an operation; the sweep over its fault points."""
-    with daemons.create() as template:
+def prepare_sweep(daemons: FaultyDaemons, operation: Operation) -> Sweep:
+    """The sweep over the fault points of an operation. Operations that are prepared alike begin with one store."""
+
+    def prepare(template: FaultyDaemon) -> None:
         template.start(configuration(operation, template.folder))
         operation.prepare(template)
         template.stop()
-        yield Sweep(daemons, operation, template)
+
+    return Sweep(daemons, operation, daemons.template((operation.prepare, operation.wakes), prepare))
 
 
 def main(names: list[str]) -> None:
@@ -218,13 +219,13 @@ def main(names: list[str]) -> None:
         for operation in OPERATIONS:
             if names and operation.name not in names:
                 continue
-            with prepare_sweep(daemons, operation) as one:
-                failures: list[object] = [f"{operation.name}, no fault: {what}" for what in one.count()]
-                print(*failures, sep="\n", end="\n" if failures else "", flush=True)
-                points, cuts = one.points(), one.cuts
-                for violations in itertools.chain(map(one.inject, points), map(one.cut, cuts)):
-                    failures += violations
-                    print(*violations, sep="\n", end="\n" if violations else "", flush=True)
+            one = prepare_sweep(daemons, operation)
+            failures: list[object] = [f"{operation.name}, no fault: {what}" for what in one.count()]
+            print(*failures, sep="\n", end="\n" if failures else "", flush=True)
+            points, cuts = one.points(), one.cuts
+            for violations in itertools.chain(map(one.inject, points), map(one.cut, cuts)):
+                failures += violations
+                print(*violations, sep="\n", end="\n" if violations else "", flush=True)
             counts = f"{len(one.calls)} calls, {len(points)} points, {len(cuts)} cuts, {len(failures)} failures"
             print(f"== {operation.name}: {counts}", flush=True)
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.forked_daemon import fork_server
 from support.patience import PATIENCE_S
 
 from sessiond.errors import ConfigError, StoreInUse
@@ -60,7 +61,8 @@ trio.run(main)
 @pytest.mark.parametrize("umask", ["0", "022", "0777"])
 def test_files_are_0600_and_folders_0700_whatever_the_umask(tmp_path, umask):
     store = tmp_path / "above" / "store"
-    subprocess.run([sys.executable, "-c", _MAKE, str(store), umask], check=True, cwd=os.getcwd())
+    done = fork_server().run([str(store), umask], os.environ, code=_MAKE)
+    assert done.returncode == 0, done.stderr
     found = modes(store)
     assert len(found) == 14
     assert found == {path: "0o700" if (store / path).is_dir() else "0o600" for path in found}

@@ -11,41 +11,22 @@ from pathlib import Path
 
 import pytest
 from faults import power
-from faults.shim import Call, Control, Mode, Point, compile_shim
+from faults.record import run_with_fault
+from faults.shim import Call, Mode, Point
 
 _SCRIPT_HEAD = """
-import ctypes, os, sys
-control, calls, place = sys.argv[1:]
-assert ctypes.CDLL(None).faults_attach(os.fsencode(control), os.fsencode(calls)) == 0
+import os, sys
+[place] = sys.argv[1:]
 """
 
 
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = compile_shim(tmp_path_factory.mktemp("shim"))
-    if found is None:
-        pytest.skip("no gcc, or another machine")
-    return found
-
-
-def run(shim: Path, folder: Path, script: str, point: Point | None) -> tuple[str, list[Call]]:
+def run(folder: Path, script: str, point: Point | None) -> tuple[str, list[Call]]:
     """Run the script on `folder/place` with a fault at one call; returns its output and the calls it made there."""
-    (folder / "place").mkdir(parents=True, exist_ok=True)
-    control = Control(folder, folder / "place")
-    control.arm(point)
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": str(shim),
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    command = [sys.executable, "-c", _SCRIPT_HEAD + script, control.path, control.log_path, folder / "place"]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip(), control.calls()
-    finally:
-        control.close()
+    place = folder / "place"
+    place.mkdir(parents=True, exist_ok=True)
+    done, calls = run_with_fault(folder, place, _SCRIPT_HEAD + script, point, str(place))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), calls
 
 
 _BLANK_OUT_SCRIPT = """
@@ -56,9 +37,9 @@ transcript.blank_out(fd, 4, 8)
 """
 
 
-def test_a_half_written_blank_out_is_completed(shim: Path, tmp_path: Path) -> None:
+def test_a_half_written_blank_out_is_completed(tmp_path: Path) -> None:
     # Calls 1 and 2 create and write the file; the third writes the blanks.
-    _, calls = run(shim, tmp_path, _BLANK_OUT_SCRIPT, Point(Mode.HALF, 3))
+    _, calls = run(tmp_path, _BLANK_OUT_SCRIPT, Point(Mode.HALF, 3))
     assert [(call.offset, call.data) for call in calls if call.name == "write"][1:] == [(4, b"    "), (8, b"   \n")]
     assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n       \nstranger\n"
 
@@ -77,11 +58,9 @@ except OSError as error:
 @pytest.mark.parametrize(
     ("number", "left"), [(3, b"a\nbb\nccc\n"), (4, b"a\nbb\n   \n"), (5, b"a\n  \n   \n"), (6, b" \n  \n   \n")]
 )
-def test_refused_lines_are_blanked_out_from_the_last_to_the_first(
-    shim: Path, tmp_path: Path, number: int, left: bytes
-) -> None:
+def test_refused_lines_are_blanked_out_from_the_last_to_the_first(tmp_path: Path, number: int, left: bytes) -> None:
     """So that an interruption never leaves the start of a run without its acceptance."""
-    printed, _ = run(shim, tmp_path, _BLANK_OUT_THREE_LINES_SCRIPT, Point(Mode.FAIL, number, 5))
+    printed, _ = run(tmp_path, _BLANK_OUT_THREE_LINES_SCRIPT, Point(Mode.FAIL, number, 5))
     assert printed == ("5" if number < 6 else "")
     assert (tmp_path / "place/t.jsonl").read_bytes() == b"one\n" + left + b"stranger\n"
 
@@ -102,8 +81,8 @@ dirfd.write_atomic(os.open(place, os.O_RDONLY | os.O_DIRECTORY), "s.jsonl", [b'{
 
 
 @pytest.mark.parametrize("how", _DURABLE_SCRIPTS)
-def test_a_created_or_replaced_file_survives_a_power_cut(shim: Path, tmp_path: Path, how: str) -> None:
-    _, calls = run(shim, tmp_path, _DURABLE_SCRIPTS[how], None)
+def test_a_created_or_replaced_file_survives_a_power_cut(tmp_path: Path, how: str) -> None:
+    _, calls = run(tmp_path, _DURABLE_SCRIPTS[how], None)
     assert power.last_cut({}, calls).files == {"s.jsonl": b'{"type":"session","id":"s"}\n'}
     # At no moment does the name refer to bytes that are not synced.
     assert not list(power.find_unsynced({}, calls))
@@ -118,9 +97,9 @@ assert dirfd.move(here, there, "s.jsonl", True)
 """
 
 
-def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(shim: Path, tmp_path: Path) -> None:
+def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(tmp_path: Path) -> None:
     """A file system may write one folder before the other: in between, the file must be in both, not in neither."""
-    _, calls = run(shim, tmp_path, _MOVE_SCRIPT, None)
+    _, calls = run(tmp_path, _MOVE_SCRIPT, None)
     assert [(call.name, call.path) for call in calls][2:] == [
         ("rename", "/s.jsonl"),
         ("sync", "/archive"),
@@ -128,10 +107,10 @@ def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(
     ]
 
 
-def test_the_removal_of_a_refused_file_is_synced(shim: Path, tmp_path: Path) -> None:
-    _, calls = run(shim, tmp_path, _CREATE_SCRIPT, None)
+def test_the_removal_of_a_refused_file_is_synced(tmp_path: Path) -> None:
+    _, calls = run(tmp_path, _CREATE_SCRIPT, None)
     (named,) = [number for number, call in enumerate(calls, 1) if call.name == "rename"]
-    printed, calls = run(shim, tmp_path / "again", _CREATE_SCRIPT, Point(Mode.FAIL, named + 1, 5))
+    printed, calls = run(tmp_path / "again", _CREATE_SCRIPT, Point(Mode.FAIL, named + 1, 5))
     assert (printed, [call.name for call in calls][-2:]) == ("5", ["remove", "sync"])
 
 
@@ -145,8 +124,8 @@ except OSError as error:
 """
 
 
-def test_the_blank_out_of_a_refused_append_is_synced(shim: Path, tmp_path: Path) -> None:
-    printed, calls = run(shim, tmp_path, _APPEND_SCRIPT, Point(Mode.HALF, 2))
+def test_the_blank_out_of_a_refused_append_is_synced(tmp_path: Path) -> None:
+    printed, calls = run(tmp_path, _APPEND_SCRIPT, Point(Mode.HALF, 2))
     assert (printed, [call.name for call in calls]) == ("28", ["create", "write", "write", "sync"])
 
 
@@ -220,12 +199,10 @@ print([one.error])
 """
 
 
-def test_appends_that_are_written_one_by_one_have_the_right_parents(shim: Path, tmp_path: Path) -> None:
-    _, calls = run(shim, tmp_path, _SESSION_SETUP + _APPEND_THREE_SCRIPT, None)
+def test_appends_that_are_written_one_by_one_have_the_right_parents(tmp_path: Path) -> None:
+    _, calls = run(tmp_path, _SESSION_SETUP + _APPEND_THREE_SCRIPT, None)
     (joint,) = [number for number, call in enumerate(calls, 1) if call.name == "write" and b'"c"' in call.data]
-    printed, _ = run(
-        shim, tmp_path / "again", _SESSION_SETUP + _APPEND_THREE_SCRIPT, Point(Mode.FAIL, joint, errno.ENOSPC)
-    )
+    printed, _ = run(tmp_path / "again", _SESSION_SETUP + _APPEND_THREE_SCRIPT, Point(Mode.FAIL, joint, errno.ENOSPC))
     assert printed == "[None, None, None]"
     lines = [json.loads(line) for line in (tmp_path / "again/place/s.jsonl").read_bytes().splitlines()]
     assert [(line["id"], line["parentId"]) for line in lines[1:]] == [
@@ -236,10 +213,10 @@ def test_appends_that_are_written_one_by_one_have_the_right_parents(shim: Path, 
     ]
 
 
-def test_an_append_to_a_replaced_file_survives_a_power_cut(shim: Path, tmp_path: Path) -> None:
+def test_an_append_to_a_replaced_file_survives_a_power_cut(tmp_path: Path) -> None:
     """The program that replaced the file may not have synced the folder; if the old file came back, our record would be
     lost."""
-    printed, calls = run(shim, tmp_path, _SESSION_SETUP + _APPEND_AFTER_REPLACEMENT_SCRIPT, None)
+    printed, calls = run(tmp_path, _SESSION_SETUP + _APPEND_AFTER_REPLACEMENT_SCRIPT, None)
     assert printed == "[None]"
     left = power.last_cut({}, calls).files["s.jsonl"]
     assert left is not None and [json.loads(line)["id"] for line in left.splitlines()][1:] == ["first", "a"]
@@ -268,8 +245,8 @@ print([one.key for one in found])
 """
 
 
-def test_settings_of_a_foreign_index_survive_a_power_cut_after_it_was_replaced(shim: Path, tmp_path: Path) -> None:
-    printed, calls = run(shim, tmp_path, _ADOPTION_SCRIPT, None)
+def test_settings_of_a_foreign_index_survive_a_power_cut_after_it_was_replaced(tmp_path: Path) -> None:
+    printed, calls = run(tmp_path, _ADOPTION_SCRIPT, None)
     assert printed == "['agent:main:main']"
     left = power.last_cut({}, calls).files["s.jsonl"]
     assert left is not None and b'"label":"dear"' in left
@@ -301,12 +278,10 @@ print(json.dumps([copy.refused, len(left), os.listdir(place)]))
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_import_copy_that_cannot_be_removed_now_is_removed_at_the_next_start(
-    shim: Path, tmp_path: Path, fails: bool
-) -> None:
+def test_an_import_copy_that_cannot_be_removed_now_is_removed_at_the_next_start(tmp_path: Path, fails: bool) -> None:
     (tmp_path / "a.jsonl").write_text('{"type":"note"}\n')
-    printed, calls = run(shim, tmp_path, _IMPORT_SCRIPT, None)
+    printed, calls = run(tmp_path, _IMPORT_SCRIPT, None)
     number = [call.name for call in calls].index("remove") + 1
-    printed, _ = run(shim, tmp_path, _IMPORT_SCRIPT, Point(Mode.FAIL, number, 5) if fails else None)
+    printed, _ = run(tmp_path, _IMPORT_SCRIPT, Point(Mode.FAIL, number, 5) if fails else None)
     why = "no transcript: it does not begin with the header of a session"
     assert json.loads(printed) == [why, int(fails), []]

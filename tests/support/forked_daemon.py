@@ -45,12 +45,15 @@ class DaemonForkServer:
         files = {"stdin": os.devnull, "stdout": str(log), "stderr": str(log)}
         return ForkedProcess(self, self.ask({"words": words, "environ": dict(environ), **files, **more}))
 
-    def run(self, words: list[str], environ: Mapping[str, str], given: str) -> subprocess.CompletedProcess[str]:
-        """`sessiond WORDS` from its beginning to its end, with a text to read."""
+    def run(
+        self, words: list[str], environ: Mapping[str, str], given: str = "", **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """`sessiond WORDS` from its beginning to its end, with a text to read; with `code` a script instead."""
         with tempfile.TemporaryDirectory() as name:
             files = {stream: Path(name, stream) for stream in ("stdin", "stdout", "stderr")}
             files["stdin"].write_text(given)
-            asked = {"words": words, "environ": dict(environ), **{stream: str(files[stream]) for stream in files}}
+            paths = {stream: str(files[stream]) for stream in files}
+            asked = {"words": words, "environ": dict(environ), **paths, **more}
             status = ForkedProcess(self, self.ask(asked)).wait(PATIENCE_S)
             return subprocess.CompletedProcess(words, status, *(files[it].read_text() for it in ("stdout", "stderr")))
 

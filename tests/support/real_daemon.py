@@ -62,15 +62,25 @@ class Daemon:
         self,
         config: str | None = None,
         *,
+        extra: tuple[str, ...] = (),
+        umask: int = -1,
         prefix: tuple[str, ...] = (),
         pass_fds: tuple[int, ...] = (),
         until_loaded: bool = True,
     ) -> Daemon:
-        """Start it and wait until it answers; with `until_loaded` until it has read its store, too."""
+        """Start it and wait until it answers; with `until_loaded` until it has read its store, too.
+
+        `extra` are more words of its command line.
+        """
         self.run.mkdir(mode=0o700, exist_ok=True)
         if config is not None:
             self.config.write_text(config)
-        self.process = self._forked() if self._may_fork and not prefix and not pass_fds else self._run(prefix, pass_fds)
+        command = self.command(*extra)
+        if self._may_fork and not prefix and not pass_fds:
+            words, more = command[len(PROGRAM) :], {"umask": umask} if umask >= 0 else {}
+            self.process = fork_server().start(words, self.environ, self.log, **more)
+        else:
+            self.process = self._run([*prefix, *command], pass_fds, umask)
         self.wait_for(self._answers, "the daemon does not answer")
         if until_loaded:
             self.wait_for(self._has_started, "the daemon does not end its start")
@@ -82,15 +92,12 @@ class Daemon:
         is_plain = type(self).command is Daemon.command
         return is_plain and not WHOLE and not any(name.startswith(("PYTHON", "LD_", "MALLOC")) for name in self.environ)
 
-    def _forked(self) -> ForkedProcess:
-        words = self.command()[len(PROGRAM) :]
-        return fork_server().start(words, self.environ, self.log)
-
-    def _run(self, prefix: tuple[str, ...], pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    def _run(self, command: list[str], pass_fds: tuple[int, ...] = (), umask: int = -1) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [*prefix, *self.command()],
+                command,
                 env=self.environ,
+                umask=umask,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -117,11 +124,13 @@ class Daemon:
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
         """Look until it is so; for what another process does and nothing announces."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline, pause_s = time.monotonic() + PATIENCE_S, 0.004
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}:\n{self.log.read_text()}")
-            time.sleep(0.005)
+            time.sleep(pause_s)
+            # Most look by asking the daemon: whoever waits long must not keep it busy.
+            pause_s = min(1.2 * pause_s, 0.05)
 
     def kill(self) -> None:
         """kill -9, of whatever it was started through as well."""

@@ -3,10 +3,10 @@
     python sessiond_fork_server.py
 
 Nine tenths of what a start costs are imports: 0.4 s of a processor, some hundred times. A line of JSON on standard
-input is a command line to run: {"words", "environ", "stdin", "stdout", "stderr"} (paths) and, for the shim of
-`tests/faults` before its libc, {"attach": [control, calls]}; the answer is its pid. A number is a pid to look after,
-and the answer its exit status (as in waitpid), null while it goes on. It ends with its input, and what it started ends
-with it.
+input is a command line to run: {"words", "environ", "stdin", "stdout", "stderr"} (paths) and, if wanted, a "umask", the
+"code" of a script whose arguments the words are, and for the shim of `tests/faults` before its libc
+{"attach": [control, calls]}; the answer is its pid. A number is a pid to look after, and the answer its exit status (as
+in waitpid), null while it goes on. It ends with its input, and what it started ends with it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import traceback
 from typing import Any
 
 # Everything that a start, a token, a run or a reload imports later.
+import sessiond
 import sessiond.auth.keyring
 import sessiond.auth.tokenlog
 import sessiond.auth.tokens
@@ -33,21 +34,27 @@ import sessiond.cli.serve
 import sessiond.daemon.lifecycle
 import sessiond.events.inotify
 import sessiond.methods.table
-import sessiond.store.repair  # noqa: F401
+import sessiond.store.repair
 from sessiond import cli
 from sessiond.config import settings
 
 PR_SET_PDEATHSIG = 1
+# How `python -m sessiond` is called.
+AS_MODULE = os.path.join(os.path.dirname(sessiond.__file__), "__main__.py")
 
 
 def start(asked: dict[str, Any]) -> int:
     """Fork a process that runs the command line; its pid."""
+    # Opened here, so that whoever asked may close or remove them at once.
+    opened = [_open(asked[name], writes=name != "stdin") for name in ("stdin", "stdout", "stderr")]
     pid = os.fork()
     if pid:
+        for fd in opened:
+            os.close(fd)
         return pid
     code = 1
     try:
-        code = _run(asked)
+        code = _run(asked, opened)
     except BaseException:  # noqa: BLE001  # said in the log, as an interpreter does it
         traceback.print_exc()
     finally:
@@ -57,22 +64,34 @@ def start(asked: dict[str, Any]) -> int:
         os._exit(code)
 
 
-def _run(asked: dict[str, Any]) -> int:
+def _open(path: str, *, writes: bool) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT if writes else os.O_RDONLY
+    return os.open(path, flags | os.O_NOCTTY, 0o600)
+
+
+def _run(asked: dict[str, Any], opened: list[int]) -> int:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
-    for target, name in enumerate(("stdin", "stdout", "stderr")):
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT if target else os.O_RDONLY
-        opened = os.open(asked[name], flags, 0o600)
-        os.dup2(opened, target)
-        os.close(opened)
+    for target, fd in enumerate(opened):
+        os.dup2(fd, target)
+        os.close(fd)
+    # Those of this process know what the server's were: pipes, or files in which one can seek.
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(asked["environ"])
     time.tzset()
-    sys.argv = ["sessiond", *asked["words"]]
+    if asked.get("umask") is not None:
+        os.umask(asked["umask"])
+    sys.argv = ["-c" if "code" in asked else AS_MODULE, *asked["words"]]
     if "attach" in asked and libc.faults_attach(*map(os.fsencode, asked["attach"])):
         raise RuntimeError("the shim is not there")
     try:
+        if "code" in asked:
+            exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
+            return 0
         cli.main()
     except SystemExit as ended:
         if isinstance(ended.code, str):
@@ -94,7 +113,8 @@ def main() -> None:
     gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = start(asked) if isinstance(asked, dict) else look(asked)
+        # Nothing is asked to learn that it is there.
+        answer = start(asked) if isinstance(asked, dict) else asked and look(asked)
         print(json.dumps(answer), flush=True)
 
 

@@ -173,6 +173,7 @@ def test_a_reload_ends_an_agent_whose_configuration_changed_and_a_stop_ends_all(
     acp.process.send_signal(signal.SIGHUP)
     acp.wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the agent with the old configuration goes on")
     pid = acp.reply(key, "pid")["reply"]
+    acp.call("sessions.create", key="agent:main:one")
     with acp.connect() as wire:
         wire.call("sessions.messages.subscribe", key="agent:main:one")
         sent = wire.call("chat.send", sessionKey="agent:main:one", message="wait")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.real_daemon import Daemon, Wire
+from support.real_daemon import PROGRAM, Daemon, Wire
+from support.rows import check_each
 from support.sampling import amount
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "openclaw-store"
@@ -108,7 +109,7 @@ def test_a_second_daemon_on_the_store_exits_and_names_the_first(daemon: Daemon) 
     # As if the first one were still starting: what it tells waiting commands stays.
     starting, told = daemon.run / "starting", f"{daemon.process.pid}\nreading"
     starting.write_text(told)
-    second = subprocess.run(daemon.command(), env=daemon.environ, capture_output=True, text=True, check=False)
+    second = daemon.cli(*daemon.command()[len(PROGRAM) :])
     assert starting.read_text() == told
     assert second.returncode == 69
     assert f"in use by process {daemon.process.pid}" in second.stderr
@@ -116,11 +117,7 @@ def test_a_second_daemon_on_the_store_exits_and_names_the_first(daemon: Daemon) 
 
 
 def test_files_are_private_under_any_umask(daemon: Daemon) -> None:
-    old = os.umask(0)
-    try:
-        daemon.start()
-    finally:
-        os.umask(old)
+    daemon.start(umask=0)
     daemon.reply("main", "hello")
     daemon.stop()
     for path in [daemon.store, *daemon.store.rglob("*")]:
@@ -228,7 +225,7 @@ def _message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("line", "code"),
     [
         (b"{nonsense\n", -32700),
@@ -325,7 +322,7 @@ def test_a_reload_takes_a_good_configuration_and_refuses_a_bad_one(daemon: Daemo
 
 def test_a_bad_configuration_prevents_the_start_and_names_line_and_nearest_key(daemon: Daemon) -> None:
     daemon.config.write_text('\n[session]\nmainKee = "x"\n')
-    got = subprocess.run(daemon.command(), env=daemon.environ, capture_output=True, text=True, check=False)
+    got = daemon.cli(*daemon.command()[len(PROGRAM) :])
     assert got.returncode == 78
     assert "config.toml:3" in got.stderr
     assert "session.mainKey" in got.stderr

@@ -15,8 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from support.patience import PATIENCE_S
-from support.real_daemon import Daemon, RpcFailure
+from support.real_daemon import PROGRAM, Daemon, RpcFailure
 from support.sampling import spread
 
 pytestmark = pytest.mark.system
@@ -111,7 +110,7 @@ def test_every_file_is_0600_and_every_folder_0700_whatever_the_umask(daemon: Dae
     daemon.environ["SESSIOND_SOCKET"] = str(daemon.socket)
     del daemon.environ["SESSIOND_SOCKET"]
     daemon.run.parent.mkdir(mode=0o700)
-    daemon.start(prefix=("sh", "-c", f'umask {umask}; exec "$@"', "sh"))
+    daemon.start(umask=int(umask, 8))
     use_everything(daemon, "canary")
     wrong = {}
     for path in [daemon.store, *daemon.store.rglob("*")]:
@@ -127,7 +126,7 @@ def test_every_file_is_0600_and_every_folder_0700_whatever_the_umask(daemon: Dae
 def start_refused(daemon: Daemon, **environ: str) -> subprocess.CompletedProcess[str]:
     """Start the daemon, which must exit at once; returns its exit status and output."""
     env = {name: value for name, value in daemon.environ.items() if name != "SESSIOND_SOCKET"} | environ
-    return subprocess.run(daemon.command(), env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return daemon.cli(*daemon.command()[len(PROGRAM) :], env=env)
 
 
 def test_a_symlinked_runtime_folder_is_refused(daemon: Daemon) -> None:
@@ -292,7 +291,7 @@ id = "failing"
 runtime = {{ type = "exec", command = {failing} }}
 """
     daemon.config.write_text(config)
-    daemon.start(config, prefix=("sh", "-c", 'exec "$@" --log-level debug', "sh"))
+    daemon.start(config, extra=("--log-level", "debug"))
     tokens = use_everything(daemon, canary)
     failed = daemon.reply("agent:failing:main", f"make it fail {canary}")
     assert (failed["status"], canary in failed["error"]) == ("error", True)
@@ -301,7 +300,7 @@ runtime = {{ type = "exec", command = {failing} }}
     daemon.call("sessions_send", sessionKey="agent:main:channel", message=f"announce {canary}", timeoutSeconds=5)
     daemon.wait_for(lambda: daemon.call("daemon.status")["deadLetters"], "the delivery is not given up")
     daemon.kill()
-    daemon.start(config, prefix=("sh", "-c", 'exec "$@" --log-level debug', "sh"))
+    daemon.start(config, extra=("--log-level", "debug"))
     with pytest.raises(RpcFailure):
         daemon.call("sessions_history", sessionKey=f"agent:main:{canary}")
     daemon.config.write_text(f'[session]\nmainKey = "{canary}"\nnonsense = "{canary}"\n')
