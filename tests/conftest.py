@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from support.real_daemon import Daemon
-from support.sampling import amount
+from support.sampling import WHOLE, amount
 from support.shared_compiling import compile_share
 
 # This file in the temporary folder of a test run means that the folder is not removed.
@@ -27,9 +28,13 @@ KEEP_MARK = "keep"
 # with random ones use `--hypothesis-profile explore`, and add what it finds as an @example.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
 settings.register_profile(
-    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 15), derandomize=True, database=None
+    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 8), derandomize=True, database=None
 )
 settings.load_profile("sessiond")
+# Hypothesis takes constants out of the source of every module that a process has imported: in a fresh clone two seconds
+# of each process, and the fifteen examples of a test would depend on which others were collected with it.
+if not WHOLE:
+    providers.is_local_module_file = lambda path: False
 
 
 # Each process collects six thousand tests and keeps them, so the garbage collector need not visit them.
@@ -70,6 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    # Seldom: what most tests leave is gone with its last reference.
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

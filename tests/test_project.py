@@ -44,6 +44,15 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+# All that is looked for here. To walk through a tree takes as long as to parse it.
+LOOKED_FOR = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.Import, ast.ImportFrom)
+
+
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, LOOKED_FOR)]
+
+
 def pinned_versions(lock: Path) -> dict[str, Version]:
     lines = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;]+)", lock.read_text(), re.MULTILINE)
     return {canonicalize_name(name): Version(version) for name, version in lines}
@@ -123,7 +132,7 @@ def test_no_file_is_longer_than_400_lines() -> None:
 def test_no_function_is_longer_than_60_lines() -> None:
     long = {}
     for path in SOURCES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 count = (node.end_lineno or node.lineno) - node.lineno + 1
                 if count > 60:
@@ -145,7 +154,7 @@ def test_except_exception_occurs_in_two_modules_only() -> None:
     for path in SOURCES:
         if path.is_relative_to(ROOT / "sessiond/client"):
             continue
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
                 catchers.add(name_of(path))
     assert catchers <= {"sessiond/rpc/dispatch.py", "sessiond/runs/executor.py"}
@@ -228,7 +237,7 @@ def test_the_protocol_page_names_every_field_of_a_sessions_row() -> None:
 def test_every_class_name_is_unique() -> None:
     places: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -257,7 +266,7 @@ def test_every_mutant_listed_as_equivalent_exists() -> None:
 def imports_of(path: Path, modules: set[str]) -> set[str]:
     """The modules of sessiond that a file imports: at its top, in functions, or for type checkers only."""
     found = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -307,6 +316,13 @@ def test_a_name_of_participles_and_prepositions_alone_is_rejected(name: str) -> 
 @check_each("name", ["feed", "read", "on_gone", "has_hung_up", "lost_end", "__init__", "size_of", "cut"])
 def test_verbs_nouns_and_callbacks_are_accepted_as_names(name: str) -> None:
     assert says_what_it_does(name)
+
+
+def test_each_test_that_is_skipped_by_default_names_one_that_holds_its_promise() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    named = {name for text in texts for name in re.findall(r'^@whole_only\("(\w+)"\)$', text, re.MULTILINE)}
+    defined = {name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE)}
+    assert named - defined == set() and named
 
 
 # The lowest versions without a known vulnerability.

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from faults.record import record
+from faults.record import record, run_with_fault
+from faults.shim import Mode, Point
 from support.patience import PATIENCE_S
-from support.sampling import amount
+from support.sampling import WHOLE, whole_only
 
 from sessiond.attachments.decode import PreparedFile, PreparedFiles
 from sessiond.attachments.materialize import Receipt, ReceiptFile, materialize
@@ -210,13 +212,33 @@ def strace_works() -> bool:
     return shutil.which("strace") is not None and not subprocess.run(command, check=False).returncode
 
 
-@pytest.mark.skipif(not strace_works(), reason="strace is not there or may not trace")
+def check_left(folder: Path, *, ended: bool) -> None:
+    """The folder after a kill: whole if it has a manifest, which it has if nothing was killed."""
+    if ended or (folder / "manifest.json").exists():
+        assert set(os.listdir(folder)) == {"a", "b", "manifest.json"}
+        assert json.loads((folder / "manifest.json").read_text())["count"] == 2
+        assert [(folder / name).stat().st_size for name in "ab"] == [5000, 20_000]
+
+
+def test_a_kill_before_any_change_leaves_a_whole_folder_or_one_without_a_manifest(tmp_path: Path) -> None:
+    for number in itertools.count(1):
+        workspace = tmp_path / str(number)
+        workspace.mkdir()
+        point, code = Point(Mode.KILL_BEFORE, number), textwrap.dedent(SCRIPT)
+        done, calls = run_with_fault(tmp_path / "shim", workspace, code, point, str(workspace), "0", ID)
+        check_left(workspace / REL, ended=done.returncode == 0)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(calls) > 15
+
+
+@whole_only("test_a_kill_before_any_change_leaves_a_whole_folder_or_one_without_a_manifest")
+@pytest.mark.skipif(WHOLE and not strace_works(), reason="strace is not there or may not trace")
 @pytest.mark.parametrize("call", ["mkdirat", "openat", "write", "fsync", "rename", "close"])
 def test_a_kill_at_any_step_leaves_a_whole_folder_or_one_without_a_manifest(call: str, tmp_path: Path) -> None:
-    names = {"a", "b", "manifest.json"}
-    written = {*names, ".tmp-manifest.json"}
-    # By default every second one: what is left before a call is what is left after the one before it, of another kind.
-    for number in itertools.count(1, amount(1, 2)):
+    written = {"a", "b", "manifest.json", ".tmp-manifest.json"}
+    for number in itertools.count(1):
         workspace = tmp_path / str(number)
         folder = workspace / REL
         folder.parent.mkdir(parents=True)
@@ -224,13 +246,9 @@ def test_a_kill_at_any_step_leaves_a_whole_folder_or_one_without_a_manifest(call
         inject = ["-e", f"trace=/^{call}", "-e", f"inject=/^{call}:signal=KILL:when={number}", f"-P{folder}"]
         paths = [f"-P{folder / name}" for name in written]
         ended = not run_script(["strace", "-f", "-qq", "-o", "/dev/null", *inject, *paths], workspace).returncode
-        if (folder / "manifest.json").exists():
-            assert set(os.listdir(folder)) == names
-            assert json.loads((folder / "manifest.json").read_text())["count"] == 2
-            assert [(folder / name).stat().st_size for name in "ab"] == [5000, 20_000]
+        check_left(folder, ended=ended)
         if ended:
             break
-    assert (folder / "manifest.json").exists()
 
 
 def test_the_child_is_told_where_its_attachments_are() -> None:

@@ -159,7 +159,7 @@ def test_markers_stand_between_the_messages(fake: Any, sessiond: Sessiond) -> No
     assert fake.asked("sessions_history")["includeSystem"] is True
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("text", "found"),
     [
         ("claude:0e821bfa", True),
@@ -713,7 +713,7 @@ def test_token_list_shows_only_valid_tokens_unless_all_are_requested(fake: Any, 
     )
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("named", "status"),
     [
         ("agent:reader:subagent:861bbe0e…", 0),

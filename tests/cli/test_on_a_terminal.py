@@ -18,26 +18,41 @@ from typing import Any
 
 import pytest
 from support.fake_daemon import NO_ANSWER, FakeDaemon
+from support.forked_daemon import ForkedProcess, fork_server
 from support.patience import PATIENCE_S
+from support.sampling import WHOLE
 
 ROW = {"key": "agent:main:" + "x" * 60, "updatedAt": 0, "messageCount": 2, "status": "ok", "sessionId": "s"}
 
 
+def start(words: list[str], environ: dict[str, str], terminal: int) -> subprocess.Popen[bytes] | ForkedProcess:
+    """`sessiond WORDS` on this terminal."""
+    if not WHOLE and not any(name.startswith("PYTHON") for name in environ):
+        files = dict.fromkeys(("stdin", "stdout", "stderr"), os.ttyname(terminal))
+        return ForkedProcess(fork_server(), fork_server().ask({"words": words, "environ": environ, **files}))
+    command = [sys.executable, "-m", "sessiond", *words]
+    return subprocess.Popen(command, env=environ, stdin=terminal, stdout=terminal, stderr=terminal)
+
+
 @pytest.fixture
 def terminal(fake: FakeDaemon) -> Callable[..., str]:
-    """`terminal("list", NO_COLOR="1")`: both outputs together as a terminal of 40 columns gets them."""
+    """`terminal("list", NO_COLOR="1")`: both outputs together as a terminal of 40 columns gets them.
 
-    def run(*words: str, **environment: str) -> str:
+    `watch` is called with all that is shown so far.
+    """
+
+    def run(*words: str, watch: Callable[[bytes], object] = lambda shown: None, **environment: str) -> str:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
         plain = {"PATH": os.environ["PATH"], "TERM": "xterm", "SESSIOND_SOCKET": str(fake.path), "LANG": "C.UTF-8"}
-        command = [sys.executable, "-m", "sessiond", *words]
-        with subprocess.Popen(command, env={**plain, **environment}, stdin=theirs, stdout=theirs, stderr=theirs):
-            os.close(theirs)
-            shown = b""
-            with suppress(OSError):  # EIO: the other side is closed
-                while data := os.read(ours, 65536):
-                    shown += data
+        started = start([*words], {**plain, **environment}, theirs)
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # EIO: the other side is closed
+            while data := os.read(ours, 65536):
+                shown += data
+                watch(shown)
+        started.wait(PATIENCE_S)
         os.close(ours)
         return shown.decode().replace("\r\n", "\n")
 
@@ -178,9 +193,10 @@ def test_an_inbox_is_shown_readably(fake: FakeDaemon, terminal: Callable[..., st
 
 
 def test_long_work_shows_a_progress_line_and_removes_it(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
-    # The line appears after a second; a busy machine gets more time.
-    fake.answers["sessions.prune"] = lambda *_: threading.Event().wait(5) or {"removed": []}
-    line, _, rest = terminal("prune", "--older-than", "1d").rpartition("\r\x1b[K")
+    shown = threading.Event()
+    fake.answers["sessions.prune"] = lambda *_: shown.wait(PATIENCE_S) and {"removed": []}
+    watch: Any = lambda text: b"archive" in text and shown.set()  # noqa: E731
+    line, _, rest = terminal("prune", "--older-than", "1d", watch=watch).rpartition("\r\x1b[K")
     assert line.startswith("\r\x1b[Klooking through the archive … ")
     assert rest == "  nothing is that old\n"
 

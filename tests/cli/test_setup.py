@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked_daemon import fork_server
+from support.sampling import WHOLE
 
 from sessiond.config.settings import load
 
 # Adds the server to its settings as the real one does, and logs its calls.
-PROGRAM = """#!{python}
+PROGRAM = """#!{python} -IS
 import json, pathlib, sys
 home = pathlib.Path.home()
 with open(home / "calls", "a") as file:
@@ -49,6 +51,8 @@ class Home:
             program.chmod(0o755)
 
     def setup(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        if not WHOLE and not more:
+            return fork_server().run(["setup", *words], self.environ)
         command = [sys.executable, "-m", "sessiond", "setup", *words]
         options: dict[str, Any] = {"env": self.environ, "capture_output": True, "text": True}
         return subprocess.run(command, check=False, **{"stdin": subprocess.DEVNULL, **options, **more})

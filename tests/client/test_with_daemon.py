@@ -21,8 +21,8 @@ pytestmark = pytest.mark.system
 
 KEYS = ["agent:main:main", "agent:main:one", "agent:main:two"]
 PROBE = "agent:main:probe"
-ROUNDS = amount(150, 50)
-LOSSES = amount(25, 8)
+ROUNDS = amount(150, 25)
+LOSSES = amount(25, 4)
 
 
 @pytest.fixture

@@ -788,13 +788,13 @@ def _check_parses_or_is_refused(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
-@settings(max_examples=amount(300, 60), deadline=None)
+@settings(max_examples=amount(300, 20), deadline=None)
 def test_any_toml_is_accepted_or_raises_config_error(data: dict[str, Any]) -> None:
     _check_parses_or_is_refused("\n".join(f"{name} = {_toml(value)}" for name, value in data.items()))
 
 
 @given(st.text() | st.lists(st.sampled_from([*_KEYS, *"[]{}=\"'.,# \n", "3", "true"]), max_size=60).map("".join))
-@settings(max_examples=amount(300, 60), deadline=None)
+@settings(max_examples=amount(300, 20), deadline=None)
 def test_any_text_is_accepted_or_raises_config_error(text: str) -> None:
     _check_parses_or_is_refused(text)
 
@@ -804,7 +804,7 @@ def test_any_text_is_accepted_or_raises_config_error(text: str) -> None:
     st.integers(min_value=0, max_value=EVERY_KEY.count("\n")),
     _VALUES,
 )
-@settings(max_examples=amount(300, 60), deadline=None)
+@settings(max_examples=amount(300, 20), deadline=None)
 def test_a_valid_file_with_one_value_replaced_is_accepted_or_refused(line: int, gone: int, value: object) -> None:
     lines = EVERY_KEY.splitlines()
     key, equals, _ = lines[min(line, len(lines) - 1)].partition(" = ")

@@ -21,7 +21,7 @@ from support.sampling import amount
 
 from sessiond.store import doctor
 
-EXAMPLES = int(os.environ.get("SESSIOND_EXAMPLES", amount(40, 6)))
+EXAMPLES = int(os.environ.get("SESSIOND_EXAMPLES", amount(40, 4)))
 T = 1795224660000
 CHILD_ID = "11111111-1111-4111-8111-111111111111"
 OTHER_ID = "22222222-2222-4222-8222-222222222222"

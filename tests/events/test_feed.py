@@ -32,6 +32,7 @@ from support.followed_store import (
     line,
     message,
 )
+from support.sampling import share_out
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
@@ -51,7 +52,12 @@ KINDS = [
 ]
 
 
-@pytest.fixture(params=KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`test_watch.py` holds every backend to the same reports, of which the feed makes the same."""
+    share_out(metafunc, "kind", KINDS)
+
+
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param
     return kind

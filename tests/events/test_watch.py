@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from support.patience import PATIENCE_S
+from support.rows import check_each
 from support.shortage import free_descriptors, refused_threads
 
 from sessiond.events import inotify, polling
@@ -282,7 +283,7 @@ async def test_a_folder_that_moves_is_no_longer_watched_nor_are_its_subfolders(
     )
 
 
-@pytest.mark.parametrize("name", [".git", ".venv", "__pycache__", "x.pyc", ".tmp-1", "a~", "node_modules", "é\u0301"])
+@check_each("name", [".git", ".venv", "__pycache__", "x.pyc", ".tmp-1", "a~", "node_modules", "é\u0301"])
 async def test_a_change_of_a_file_with_any_name_is_reported(watcher: Watcher, tmp_path: Path, name: str) -> None:
     watcher.add(tmp_path)
     append(tmp_path / name)
@@ -322,7 +323,7 @@ async def test_a_cancelled_wait_ends_at_once(watcher: Watcher, tmp_path: Path) -
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("wait_s", [0, 0.001, 0.02, 0.03])
+@check_each("wait_s", [0, 0.001, 0.02, 0.03])
 async def test_a_cancelled_wait_loses_no_change(watcher: Watcher, tmp_path: Path, wait_s: float) -> None:
     watcher.add(tmp_path)
     append(tmp_path / "f")

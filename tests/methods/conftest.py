@@ -1,16 +1,15 @@
-"""One daemon for all method tests, and each test once per transport; by default over two of them (`sampling.py`)."""
+"""One daemon for all method tests, and each test once per transport; by default over one of them (`sampling.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
-from zlib import crc32
 
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
-from support.sampling import WHOLE
+from support.sampling import share_out
 from support.single_calls import SINGLE_CALLS
 
 CONFIG = """
@@ -33,15 +32,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made.stop()
 
 
-# One of JSON and one of CBOR, each over another transport.
-PAIRS = (("ndjson", "ws-binary"), ("http-json", "cbor"), ("ws-text", "http-cbor"))
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Of the tests of a method each comes over one pair, and the next over the next: what a method does is one code."""
-    if "call" in metafunc.fixturenames:
-        pair = PAIRS[crc32(metafunc.function.__qualname__.encode()) % len(PAIRS)]
-        metafunc.parametrize("call", sorted(SINGLE_CALLS) if WHOLE else pair, indirect=True)
+    """What a method does is one code; `tests/trust/test_matrix.py` calls each method over each transport."""
+    share_out(metafunc, "call", sorted(SINGLE_CALLS))
 
 
 @pytest.fixture

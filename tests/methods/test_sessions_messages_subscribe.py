@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 from support.real_daemon import Daemon
+from support.rows import check_each
+from support.sampling import share_out
 from support.single_calls import SINGLE_CALLS
 from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, SubscribedConnection
 
@@ -16,7 +18,12 @@ from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, Subs
 FORGED = "0-0-000000000000"
 
 
-@pytest.fixture(params=sorted(SUBSCRIBED_CONNECTIONS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`tests/system/test_live.py` subscribes over each transport."""
+    share_out(metafunc, "transport", sorted(SUBSCRIBED_CONNECTIONS))
+
+
+@pytest.fixture
 def transport(request: pytest.FixtureRequest) -> type[SubscribedConnection]:
     transport: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[request.param]
     return transport
@@ -145,7 +152,7 @@ def test_a_reset_is_announced_and_the_new_transcript_followed(
             assert again.next_texts(1) == ["new"]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "0", "0-0", "0-0-zzzzzzzzzzzz", "-1-0-000000000000", FORGED])
+@check_each("cursor", ["", "x", "0", "0-0", "0-0-zzzzzzzzzzzz", "-1-0-000000000000", FORGED])
 def test_an_invalid_or_forged_cursor_is_refused(
     transport: type[SubscribedConnection], shared: Daemon, fresh: str, cursor: str
 ) -> None:

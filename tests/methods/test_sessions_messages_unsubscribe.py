@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 from support.real_daemon import Daemon
+from support.sampling import share_out
 from support.single_calls import SINGLE_CALLS
 from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, SubscribedConnection
 
 
-@pytest.fixture(params=sorted(SUBSCRIBED_CONNECTIONS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`tests/system/test_live.py` subscribes over each transport."""
+    share_out(metafunc, "transport", sorted(SUBSCRIBED_CONNECTIONS))
+
+
+@pytest.fixture
 def transport(request: pytest.FixtureRequest) -> type[SubscribedConnection]:
     transport: type[SubscribedConnection] = SUBSCRIBED_CONNECTIONS[request.param]
     return transport

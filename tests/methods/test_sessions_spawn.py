@@ -13,6 +13,8 @@ from uuid import uuid4
 import pytest
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
+from support.rows import check_each
+from support.sampling import share_out
 from support.single_calls import SINGLE_CALLS
 
 CONFIG = """
@@ -63,7 +65,11 @@ def spawn_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made.stop()
 
 
-@pytest.fixture(params=sorted(SINGLE_CALLS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    share_out(metafunc, "spawn", sorted(SINGLE_CALLS))
+
+
+@pytest.fixture
 def spawn(request: pytest.FixtureRequest, spawn_daemon: Daemon) -> Call:
     """`spawn(by=token, **params)` over each transport in turn. CallFailed for an error."""
     road = SINGLE_CALLS[request.param]
@@ -204,8 +210,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("spawn", ["ndjson", "cbor"], indirect=True)
-@pytest.mark.parametrize("case", sorted(REFUSED))
+@check_each("case", sorted(REFUSED))
 def test_every_refusal_has_its_own_code_and_sentence_and_creates_nothing(
     spawn: Call, spawn_daemon: Daemon, case: str
 ) -> None:

@@ -224,7 +224,7 @@ def test_a_patch_value_of_a_wrong_type_is_ignored_and_the_others_are_applied():
     assert fold_lines(patch(label=7, contextTokens="many", model="m"), entry=start) == replace(start, model="m")
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@check_each("source", SOURCES)
 def test_a_record_says_whose_session_is_continued(source):
     key = f"{source}:0e8-Ab.c_"
     assert fold_lines(HEADER, patch(continues=key)).continues == key

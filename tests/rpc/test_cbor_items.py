@@ -99,7 +99,7 @@ def test_the_scanner_agrees_with_cbor2_on_what_is_well_formed(data):
     assert repr(found) == repr(cbor2.loads(data[:end] + rest))
 
 
-@pytest.mark.parametrize("together", spread([1, 3, 4096], 2))
+@pytest.mark.parametrize("together", spread([3, 1, 4096], 1))
 def test_the_bound_on_items_counts_for_each_message_not_for_the_connection(together):
     ping = cbor2.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}})
     framer, found, sent = ItemFramer(1 << 20, 64), 0, 0

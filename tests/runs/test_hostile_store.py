@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 from support.rows import check_each
+from support.sampling import spread
 
 T = 1795224660000
 AGENTS = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = {{ type = "echo" }}\nworkspace = "{workspace}"\n'
@@ -61,7 +61,7 @@ ENTRY_RECORDS = [
 ]
 
 
-@check_each("number", range(len(ENTRY_RECORDS)))
+@check_each("number", spread(range(len(ENTRY_RECORDS)), 4))
 async def test_the_daemon_starts_twice_with_a_hostile_entry_record(tmp_path: Path, number: int) -> None:
     key = f"agent:main:subagent:{CHILD_ID}"
     write(tmp_path / "store", "s1", header("s1", key, spawnedBy=MAIN), custom("entry", **ENTRY_RECORDS[number]))
@@ -87,7 +87,7 @@ RUN_RECORDS = [
 ]
 
 
-@check_each("number", range(len(RUN_RECORDS)))
+@check_each("number", spread(range(len(RUN_RECORDS)), 4))
 async def test_the_daemon_starts_twice_with_a_hostile_run_record(tmp_path: Path, number: int) -> None:
     write(tmp_path / "store", "s1", header("s1", MAIN), custom("run", **RUN_RECORDS[number]))
     await run_daemon(tmp_path)
@@ -109,7 +109,7 @@ CONVERSATION_RECORDS = [
 ]
 
 
-@check_each("number", range(len(CONVERSATION_RECORDS)))
+@check_each("number", spread(range(len(CONVERSATION_RECORDS)), 4))
 async def test_the_daemon_starts_twice_with_a_hostile_conversation_record(tmp_path: Path, number: int) -> None:
     write(tmp_path / "store", "s1", header("s1", MAIN), custom("talk", **CONVERSATION_RECORDS[number]))
     await run_daemon(tmp_path)
@@ -151,20 +151,23 @@ DELIVERY = {
 }
 
 
-@pytest.mark.parametrize(
+@check_each(
     "wrong",
-    [
-        {"attempts": -100},
-        {"attempts": int("9" * 400)},
-        {"createdAt": int("9" * 400)},
-        {"createdAt": []},
-        {"text": "\0 \ud83d"},
-        {"to": ["x"]},
-        {"deliveryId": "../x"},
-        {"failedAt": "x"},
-        {"sessionKey": "x"},
-        {"sessionKey": "agent:main"},
-    ],
+    spread(
+        [
+            {"attempts": -100},
+            {"attempts": int("9" * 400)},
+            {"createdAt": int("9" * 400)},
+            {"createdAt": []},
+            {"text": "\0 \ud83d"},
+            {"to": ["x"]},
+            {"deliveryId": "../x"},
+            {"failedAt": "x"},
+            {"sessionKey": "x"},
+            {"sessionKey": "agent:main"},
+        ],
+        4,
+    ),
 )
 async def test_the_daemon_starts_with_a_hostile_delivery_in_the_outbox(tmp_path: Path, wrong: dict[str, Any]) -> None:
     outbox = tmp_path / "store" / "outbox"

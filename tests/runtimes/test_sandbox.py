@@ -16,6 +16,8 @@ import pytest
 import trio
 from support.bubblewrap_runtime import OTHER, RELATIVE, UUID, runtime
 from support.patience import PATIENCE_S
+from support.sampling import amount
+from trio._core import _thread_cache
 
 from sessiond.config.settings import RuntimeConfig, SandboxConfig
 from sessiond.runtimes.exec import ExecRuntime
@@ -153,7 +155,7 @@ def test_an_ordinary_user_has_the_same_sandbox(store: Path, tmp_path: Path) -> N
         home.mkdir()
         for name in ("test_sandbox.py", "test_sandbox_walls.py", "conftest.py"):
             shutil.copy(tests / name, copy / "tests")
-        for name in ("bubblewrap_runtime.py", "patience.py"):
+        for name in ("bubblewrap_runtime.py", "patience.py", "sampling.py"):
             shutil.copy(project / "tests" / "support" / name, copy / "tests" / "support")
         (copy / "pytest.ini").write_text(
             "[pytest]\ntrio_mode = true\npythonpath = tests\naddopts = --import-mode=importlib -p no:cacheprovider\n"
@@ -389,10 +391,16 @@ async def test_an_abort_ends_every_process_in_the_sandbox(make_sandboxed_spec, s
 
 
 @pytest.mark.usefixtures("needs_bubblewrap", "agent_socket")
-async def test_a_sandboxed_run_outlives_every_thread_of_an_idle_daemon(make_sandboxed_spec, store, recorder) -> None:
-    """15 s, because Trio ends a worker thread after 10 idle seconds, and what that thread had forked ended with it."""
+async def test_a_sandboxed_run_outlives_every_thread_of_an_idle_daemon(
+    make_sandboxed_spec, store, recorder, monkeypatch
+) -> None:
+    """15 s, because Trio ends a worker thread after 10 idle seconds, and what that thread had forked ended with it.
+
+    By default a tenth of both.
+    """
+    monkeypatch.setattr(_thread_cache, "IDLE_TIMEOUT", amount(10, 1))
     with trio.fail_after(120):
-        command = runtime("/bin/sh", "-c", "echo up; sleep 15; echo and still there", store=store)
+        command = runtime("/bin/sh", "-c", f"echo up; sleep {amount(15, 2)}; echo and still there", store=store)
         assert await command.run(make_sandboxed_spec(), recorder) == RunOutcome(reply="up\nand still there")
 
 

@@ -171,7 +171,7 @@ added = st.tuples(
 )
 
 
-@settings(max_examples=amount(300, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(300, 20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(added, min_size=1, max_size=6), limit=st.integers(1, 8), block=st.sampled_from([64, 700, 10**6]))
 def test_a_search_finds_each_message_once_in_its_oldest_session(
     tmp_path_factory: pytest.TempPathFactory,
@@ -254,7 +254,7 @@ def test_a_copy_that_comes_before_its_original_takes_no_place(files: ForeignFile
 ADDED = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 4), st.none() | st.integers(0, 2))
 
 
-@settings(max_examples=amount(5000, 200), deadline=None)
+@settings(max_examples=amount(5000, 60), deadline=None)
 @given(added=st.lists(ADDED, max_size=25, unique_by=lambda one: one[:3]), limit=st.integers(1, 4), data=st.data())
 def test_pages_are_those_of_all_matches_in_whatever_order_they_come(
     added: list[tuple[int, int, int, int | None]], limit: int, data: st.DataObject

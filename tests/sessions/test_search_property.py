@@ -42,7 +42,7 @@ queries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=amount(3000, 60), deadline=None)
+@settings(max_examples=amount(3000, 30), deadline=None)
 @given(files=transcripts, asked=queries, masks=st.booleans(), indexed=st.booleans(), seed=st.integers(0, 2**32))
 def test_a_search_finds_what_reading_every_message_finds(
     files: list[Transcript], asked: dict[str, Any], masks: bool, indexed: bool, seed: int

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import check_each
 
 from sessiond.model.keys import NATIVE_ID
 from sessiond.model.source_facts import FoundFacts
@@ -20,7 +21,7 @@ UUID = "0e821bfa-1111-4222-8333-0123456789ab"
 FINDERS = [claude.FINDER, codex.FINDER, gemini.FINDER, pi.FINDER]
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("finder", "place", "found"),
     [
         (claude.FINDER, f"projects/-home-me/{UUID}.jsonl", FoundFile(UUID)),

@@ -357,7 +357,7 @@ def test_no_symlink_below_the_root_is_followed_wherever_it_stands(root: int, tmp
         assert stat.S_ISLNK(dirfd.status_below(root, "a/b/c.jsonl").st_mode)
 
 
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "a//b", "../x", "a/../../x", "a/.", "a/", "a\0b"])
+@check_each("path", ["", "/etc/passwd", "a//b", "../x", "a/../../x", "a/.", "a/", "a\0b"])
 def test_a_path_that_could_lead_out_of_the_root_is_refused(root: int, path: str) -> None:
     for operation in (dirfd.open_below, dirfd.status_below):
         with pytest.raises((dirfd.BadComponent, FileNotFoundError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import signal
@@ -11,8 +12,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from faults.record import run_with_fault
+from faults.shim import Mode, Point
+from support.sampling import whole_only
 
 from sessiond.errors import StorageError
 from sessiond.model.dialects import V3
@@ -98,6 +103,19 @@ async def test_a_create_refused_for_lack_of_descriptors_leaves_no_session_after_
         assert (KEY in store.catalog.by_key) is (created is not None)
 
 
+def check_left(target: Path, *, named: bool) -> None:
+    """The folder after a kill: the whole transcript if it has its name, else what the next start removes."""
+    if named:
+        assert os.listdir(target) == ["s.jsonl"]
+        assert (target / "s.jsonl").read_bytes() == HEADER
+        return
+    fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    assert "s.jsonl" not in os.listdir(target)
+    making.remove_leftovers(fd)
+    os.close(fd)
+    assert os.listdir(target) == []
+
+
 _CREATE_SCRIPT = """
 import os, sys
 from sessiond.store import making
@@ -108,6 +126,20 @@ making.create_file(Folder("main", fd, dialect=V3), "s.jsonl", sys.argv[2].encode
 """
 
 
+def test_a_kill_before_any_change_leaves_a_whole_transcript_or_none(tmp_path):
+    for number in itertools.count(1):
+        target = tmp_path / str(number)
+        target.mkdir()
+        point, words = Point(Mode.KILL_BEFORE, number), (str(target), HEADER.decode())
+        done, calls = run_with_fault(tmp_path / "shim", target, _CREATE_SCRIPT, point, *words)
+        check_left(target, named=any(call.name == "rename" for call in calls))
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [call.name for call in calls] == ["create", "write", "sync", "rename", "sync"]
+
+
+@whole_only("test_a_kill_before_any_change_leaves_a_whole_transcript_or_none")
 @pytest.mark.parametrize("syscall", ["write", "fdatasync", "renameat2", "fsync"])
 def test_a_kill_at_any_step_leaves_a_whole_transcript_or_none(tmp_path, folder, syscall):
     target = tmp_path / "in"
@@ -132,16 +164,8 @@ def test_a_kill_at_any_step_leaves_a_whole_transcript_or_none(tmp_path, folder, 
         pytest.skip("strace is not there")
     if done.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
         pytest.skip("strace may not trace")
-    left = os.listdir(target)
-    assert len(left) == 1
-    if syscall == "fsync":
-        assert (target / "s.jsonl").read_bytes() == HEADER
-        return
-    fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
-    assert "s.jsonl" not in left
-    making.remove_leftovers(fd)
-    os.close(fd)
-    assert os.listdir(target) == []
+    assert len(os.listdir(target)) == 1
+    check_left(target, named=syscall == "fsync")
 
 
 async def test_a_start_removes_the_temporary_files_of_interrupted_writes_and_nothing_else(opener, tmp_path):

@@ -19,6 +19,7 @@ import trio
 from support.announcements import wait_for_announcement
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon, Wire
+from support.sampling import whole_only
 
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -446,6 +447,7 @@ def test_a_child_cut_off_by_a_crash_is_announced_as_interrupted_once(daemon: Dae
     daemon.wait_for(lambda: list(attachments.iterdir()) == [], "attachments stay")
 
 
+@whole_only("test_the_demo_runs_through_and_leaves_nothing_behind")
 def test_the_demo_shows_a_spawn_with_a_file_and_its_announcement(daemon: Daemon) -> None:
     shown = daemon.cli("demo", timeout=PATIENCE_S)
     assert shown.returncode == 0, shown.stderr

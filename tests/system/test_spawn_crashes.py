@@ -173,7 +173,7 @@ def _check_spawns_are_complete(daemon: Daemon, where: str) -> None:
     assert list((daemon.store / "spawning").iterdir()) == [], where
 
 
-SPAWNS, KILLS, CLIENTS = amount(200, 40), amount(10, 2), 4
+SPAWNS, KILLS, CLIENTS = amount(200, 20), amount(10, 2), 4
 
 
 def test_each_of_many_spawns_is_announced_once_over_several_kills(daemon: Daemon) -> None:

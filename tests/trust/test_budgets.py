@@ -25,7 +25,7 @@ from support.budget_attacks import (
     start_target,
 )
 from support.real_daemon import Daemon
-from support.sampling import amount
+from support.sampling import spread, whole_only
 
 pytestmark = pytest.mark.system
 
@@ -49,7 +49,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
     assert "internal error" not in made.log.read_text()
 
 
-@pytest.mark.parametrize("name", list(ATTACKS))
+@pytest.mark.parametrize("name", spread(list(ATTACKS), 6))
 def test_under_attack_the_owner_is_answered_and_memory_stays_bounded(daemon: TimedDaemon, name: str) -> None:
     slowest: list[float] = []
     while len(slowest) < ATTEMPTS and (not slowest or slowest[-1] >= STEP_MS):
@@ -65,9 +65,10 @@ def test_under_attack_the_owner_is_answered_and_memory_stays_bounded(daemon: Tim
     assert slowest[-1] < STEP_MS, slowest
 
 
+@whole_only("test_under_attack_the_owner_is_answered_and_memory_stays_bounded")
 def test_long_messages_in_a_row_need_little_memory(tmp_path: Path) -> None:
     """The address space is limited to 400 MB; 24 such messages once ended the daemon."""
-    count = amount(5, 2)
+    count = 5
     daemon = Daemon(tmp_path)
     daemon.start('[store]\ndurability = "os"\n', prefix=("bash", "-c", 'ulimit -v 400000; exec "$@"', "limited"))
     daemon.call("sessions.create", key=LARGE)

@@ -16,6 +16,7 @@ import pytest
 from support.foreign_sessions import key_of, pi_file, pi_line
 from support.lasting_connections import LASTING_CONNECTIONS, Answer, HttpJson, Ndjson, free_port
 from support.real_daemon import PROGRAM, Daemon
+from support.sampling import spread
 
 from sessiond.methods.table import METHODS
 
@@ -67,6 +68,10 @@ SENDS: dict[str, dict[str, Any]] = {
 MORE = READS | CHANGES | SENDS | {"tokens.mint": {"scopes": ["read"]}}
 
 
+# What each method answers is decided once for all transports, which `test_matrix.py` goes through.
+TRANSPORTS = spread(list(LASTING_CONNECTIONS), 2)
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made = Daemon(tmp_path_factory.mktemp("foreign"))
@@ -115,7 +120,7 @@ def file_of(daemon: Daemon) -> Path:
 def check_hidden(daemon: Daemon, token: str) -> None:
     """No road tells the session from one that does not exist."""
     told: dict[str, tuple[str, str]] = {}
-    for transport in LASTING_CONNECTIONS:
+    for transport in TRANSPORTS:
         both = zip(ask_all(daemon, transport, token, KEY), ask_all(daemon, transport, token, MISSING), strict=True)
         for (name, _), (answer, other) in zip(calls_for(KEY), both, strict=True):
             texts = without_key(answer, KEY), without_key(other, MISSING)
@@ -137,7 +142,7 @@ def check_hidden(daemon: Daemon, token: str) -> None:
 def check_seen(daemon: Daemon, token: str | None) -> None:
     """It is read on every road and changed on none, and a token is shown no secret."""
     wrong: dict[str, Answer] = {}
-    for transport in LASTING_CONNECTIONS:
+    for transport in TRANSPORTS:
         answers = ask_all(daemon, transport, token, KEY)
         for (name, _), answer in zip(calls_for(KEY), answers, strict=True):
             lasts = transport.startswith("http") and name.startswith("sessions.messages.")

@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
+from support.rows import check_each
 
 pytestmark = pytest.mark.system
 
@@ -197,7 +198,7 @@ def test_a_route_without_a_token_still_needs_a_good_host_and_origin(raw: RawClie
         assert (raw(line, headers + more, body)[0] == 200) is good, (host, origin)
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("target", "wanted"),
     [
         ("http://127.0.0.1:PORT/rpc", {200}),
@@ -235,7 +236,7 @@ def test_a_token_is_taken_from_the_authorization_header_only(raw: RawClient, whe
         assert raw(f"POST {where}", [("Host", "127.0.0.1:PORT"), *more, *headers], body)[0] == 401
 
 
-@pytest.mark.parametrize("origin", [one for one in GOOD_ORIGINS + BAD_ORIGINS if one])
+@check_each("origin", [one for one in GOOD_ORIGINS + BAD_ORIGINS if one])
 def test_only_a_listed_page_gets_a_positive_preflight_answer(raw: RawClient, origin: list[str]) -> None:
     headers = [("Host", "127.0.0.1:PORT"), ("Access-Control-Request-Method", "POST")]
     status, answered = raw("OPTIONS /rpc", headers + [("Origin", one) for one in origin])
@@ -245,7 +246,7 @@ def test_only_a_listed_page_gets_a_positive_preflight_answer(raw: RawClient, ori
     assert "access-control-allow-credentials" not in answered
 
 
-@pytest.mark.parametrize(
+@check_each(
     "headers",
     [
         [("Content-Length", "5"), ("Content-Length", "40")],

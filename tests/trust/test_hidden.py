@@ -126,11 +126,9 @@ def with_name(params: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: name if value == "?" else [name] if value == ["?"] else value for key, value in params.items()}
 
 
-@check_each("method", BY_NAME)
-async def test_hidden_and_missing_sessions_get_the_same_answer_from_the_same_functions(
-    tmp_path: Path, method: str
-) -> None:
-    async with world(tmp_path) as (parts, owner, connection):
+async def test_hidden_and_missing_sessions_get_the_same_answer_from_the_same_functions(tmp_path: Path) -> None:
+    @check_each("method", BY_NAME)
+    async def check(method: str) -> None:
         ids = [(await owner.call("sessions.resolve", key=key))["sessionId"] for key in (HIDDEN[0], HIDDEN[-1])]
         for names in ([ABSENT, *HIDDEN], ["0" * 8 + ids[0][8:], *ids]):
             taken: list[tuple[list[str], str]] = []
@@ -143,6 +141,9 @@ async def test_hidden_and_missing_sessions_get_the_same_answer_from_the_same_fun
             assert taken[2:] == [taken[1]] * (len(names) - 1)
             assert not [call for call in taken[1][0] if call.startswith("store/store") and "cursor" not in call]
             assert parts.services.supervisor.live_runs() == 0
+
+    async with world(tmp_path) as (parts, owner, connection):
+        await check()
 
 
 async def test_a_run_of_a_hidden_session_looks_like_a_missing_run(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The parameters are derived from the methods' own types, so a new parameter is te
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -34,10 +35,12 @@ from sessiond.rpc.method import Method
 from sessiond.transports.exchange import HttpRequest, HttpResponse, error_response
 from sessiond.transports.routes import Router
 
-# Each stripe has every tenth call of each string, shifted so that every place gets every tenth string, which are five.
-# By default one stripe is tested; with SESSIOND_TESTS=whole all are.
-ALL_STRIPES = 10
+# Each stripe has every so many calls of each value, shifted so that every place gets some of the values: of the strings
+# three, of the JSON values five. By default one stripe is tested; with SESSIOND_TESTS=whole all are.
+ALL_STRIPES = 18
 STRIPES = range(amount(ALL_STRIPES, 1))
+ALL_JSON_STRIPES = 4
+JSON_STRIPES = range(amount(ALL_JSON_STRIPES, 1))
 
 CONFIG = """
 [store]
@@ -182,6 +185,14 @@ def shapes(kind: kinds.Type, hostile: Any) -> Iterator[Any]:
             yield hostile
 
 
+@functools.cache
+def type_of(method: Method) -> kinds.StructType:
+    """The type of its params."""
+    info = kinds.type_info(method.params)
+    assert isinstance(info, kinds.StructType)
+    return info
+
+
 def required(fields: Iterable[kinds.Field]) -> dict[str, Any]:
     return {one.encode_name: GOOD.get(one.name, "x") for one in fields if one.required}
 
@@ -189,8 +200,7 @@ def required(fields: Iterable[kinds.Field]) -> dict[str, Any]:
 def calls(hostile: Any, only: Method | None = None) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Every call with `hostile` in one place; and whether that place lets the call wait."""
     for method in METHODS if only is None else [only]:
-        info = kinds.type_info(method.params)
-        assert isinstance(info, kinds.StructType)
+        info = type_of(method)
         for one in info.fields:
             for value in shapes(one.type, hostile):
                 yield method.name, {**required(info.fields), one.encode_name: value}, one.name in WAITS
@@ -325,23 +335,27 @@ async def call_http(made: WalledDaemon, caller: Caller, hostile: str) -> list[Ht
     ]
 
 
-@pytest.mark.parametrize("hostile", HOSTILE_JSON)
-async def test_hostile_json_values_in_every_place_cause_no_internal_error(tmp_path: Path, hostile: str) -> None:
+@pytest.mark.parametrize("stripe", JSON_STRIPES)
+async def test_hostile_json_values_in_every_place_cause_no_internal_error(tmp_path: Path, stripe: int) -> None:
     answers = []
     mark = "HOSTILE-VALUE"
     with structlog.testing.capture_logs() as logs:
-        async with open_walled_daemon(tmp_path) as made, made.parts.connect() as connection:
+        async with open_walled_daemon(tmp_path) as made:
             before = made.files_outside()
-            for method, params, waits in calls(mark):
-                text = json.dumps(params).replace(f'"{mark}"', hostile)
-                if method == "initialize" and '"token"' in text:
-                    continue
-                answer = await call_method_with_text(connection, method, text, waits=waits)
-                answers.append((method, text, answer.get("error", {}).get("code")))
-            for limit in (hostile, "9" * 400, "9" * 5000, "-1", "1.5", "\u0663"):
+            for number, hostile in enumerate(HOSTILE_JSON):
+                async with made.parts.connect() as connection:
+                    begin = (number + stripe) % ALL_JSON_STRIPES
+                    for method, params, waits in islice(calls(mark), begin, None, ALL_JSON_STRIPES):
+                        text = json.dumps(params).replace(f'"{mark}"', hostile)
+                        if method == "initialize" and '"token"' in text:
+                            continue
+                        answer = await call_method_with_text(connection, method, text, waits=waits)
+                        answers.append((method, text, answer.get("error", {}).get("code")))
+            for limit in (*HOSTILE_JSON, "9" * 400, "9" * 5000, "-1", "1.5", "\u0663"):
                 answer = await made.http(OWNER_OF_ALL, "GET", f"/sessions/{OWN}/history", limit=limit)
                 assert answer.status in (200, 400)
             await check(made, logs, before, answers)
+    assert len(answers) > 2000 / ALL_JSON_STRIPES
 
 
 OWNER_OF_ALL = Caller(kind="owner", scopes=frozenset({"admin"}))

@@ -54,7 +54,7 @@ def test_a_socket_without_a_listener_gives_exit_code_3(tmp_path: Path, capsys: p
     assert f"(nobody listens at {path})" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@check_each(
     ("error", "status"),
     [
         ((-32002, "not_found"), 4),

@@ -673,7 +673,7 @@ async def talk_beside(conversation: Conversation) -> RunOutcome:
 
 
 async def test_sessions_of_many_agents_are_not_mixed_up(make_conversation: Any, tmp_path: Path) -> None:
-    agents_count, sessions_count = amount(8, 4), 8
+    agents_count, sessions_count = amount(8, 2), 8
     replies: dict[tuple[int, int], list[str | None]] = {}
 
     async def converse(conversation: Conversation, agent: int, session: int) -> None:
