@@ -17,7 +17,7 @@ from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 from support.rows import check_each
 from support.single_calls import SINGLE_CALLS
-from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, curl
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, Refused, SubscribedConnection, curl
 
 from sessiond.client import AttachedRun, Client, ClientError
 
@@ -113,6 +113,12 @@ def next_event(receive: Callable[[], tuple[str, dict[str, Any]]], name: str) -> 
             return params
 
 
+def refusal_of(connection: SubscribedConnection, **answer: Any) -> dict[str, Any]:
+    with pytest.raises(Refused) as refused:
+        connection.call("questions.answer", **answer)
+    return refused.value.error
+
+
 @check_each(
     ("kind", "road"), [("ndjson", "socket"), ("cbor", "socket"), ("ws-text", "websocket"), ("ws-binary", "websocket")]
 )
@@ -128,6 +134,12 @@ def test_over_a_connection(asking: Daemon, kind: str, road: str, all_sessions: b
         question = asked["question"]
         assert (asked["sessionKey"], question["title"], question["options"]) == (KEY, f"over {kind}?", OPTIONS)
         assert connection.call("questions.list", open=True, agentId="alice") == {"questions": [question]}
+        if all_sessions:
+            row = next_event(connection.event, "sessions.changed")["row"]
+            waiting = {"since": question["askedAt"], "questions": 1, "title": f"over {kind}?"}
+            assert (row["state"], row["waiting"]) == ("waiting", waiting)
+        for wrong, code in (({"optionId": "maybe"}, -32602), ({"id": "0" * 16, "optionId": "yes"}, -32002)):
+            assert refusal_of(connection, **{"id": question["id"], **wrong})["code"] == code
         done = connection.call("questions.answer", id=question["id"], optionId="yes", note="go")
         assert done == {"id": question["id"], "optionId": "yes", "status": "answered"}
         answered = next_event(connection.event, "question.answered")
@@ -135,6 +147,8 @@ def test_over_a_connection(asking: Daemon, kind: str, road: str, all_sessions: b
         assert reply == "answered yes go owner"
         assert (answer["by"], answer["road"]) == ("owner", road)
         assert answered == {"sessionKey": KEY, "id": question["id"], "answer": answer}
+        late = refusal_of(connection, id=question["id"], optionId="no")
+        assert (late["code"], late["data"]["answer"]) == (-32004, answer)
 
 
 @check_each("kind", ["http-json", "http-cbor"])
@@ -158,6 +172,10 @@ def test_over_http_and_server_sent_events(asking: Daemon, kind: str, path: str) 
         call("questions.answer", id=question["id"], optionId="no")
         answered = next_event(receive, "question.answered")
         reply, answer = ending(asking, run_id)
+        late = SINGLE_CALLS[kind](
+            asking, "sessiond", None, "questions.answer", {"id": question["id"], "optionId": "yes"}
+        )
+        assert (late["error"]["code"], late["error"]["data"]["answer"]) == (-32004, answer)
         assert reply == "answered no None owner"
         assert (answered["id"], answered["answer"], answer["road"]) == (question["id"], answer, "http")
         assert set(seen) == {None}, "they are not replayed, so they have no id"
@@ -262,7 +280,12 @@ def test_by_a_supervisor_over_mcp(asking: Daemon) -> None:
     (seen,) = found["structuredContent"]["questions"]
     assert (seen["id"], seen["title"]) == (question["id"], "by an agent?")
     assert SECRET not in json.dumps(found) and SECRET in question["detail"], "secrets are masked for tokens"
-    (done,) = use(may, call_tool("questions_answer", id=question["id"], optionId="yes"))
+    (wrong, done, late) = [
+        use(may, call_tool("questions_answer", id=question["id"], optionId=option))[0] for option in ("?", "yes", "no")
+    ]
+    assert [one["isError"] for one in (wrong, done, late)] == [True, False, True]
+    assert late["_meta"]["sessiond/error"]["data"]["answer"]["by"] == SUPERVISOR
+    assert "answered already" in late["content"][0]["text"]
     assert done["structuredContent"] == {"id": question["id"], "optionId": "yes", "status": "answered"}
     reply, answer = ending(asking, run_id)
     assert (reply, answer["by"], answer["road"]) == (f"answered yes None {SUPERVISOR}", SUPERVISOR, "mcp")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from sessiond import __version__
 from sessiond.cli.terminal.live import StreamedReply
 from sessiond.client.blocking import Client
-from sessiond.client.errors import ClientError
+from sessiond.client.errors import ClientError, RpcError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class ReplyStream(StreamedReply):
         def confirm() -> None:
             self._follows = True
             stands.set()
+            with suppress(RpcError):  # a caller that may not list sessions, or a daemon of an earlier release
+                asked = client.call("questions.list", {"sessionKey": key, "open": True}, timeout_s=SUBSCRIBE_S)
+                for question in asked["questions"]:
+                    self.show_open(question)
 
         def read() -> None:
             # Without the stream the reply is printed at the end; errors are told by the command itself.

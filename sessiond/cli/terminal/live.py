@@ -64,6 +64,7 @@ class StreamedReply:
         self._text = ""
         self._over = False
         self._message_came = False
+        self._asked: set[str] = set()  # ids of the questions that were shown
 
     def say_before(self, text: str) -> None:
         """Write to stderr, unless some of the reply is on the terminal already."""
@@ -89,6 +90,12 @@ class StreamedReply:
                 self._show(event)
             self._news.notify_all()
 
+    def show_open(self, question: dict[str, Any]) -> None:
+        """Show a question of the session that was open already: the run may have to wait for its answer."""
+        with self._news:
+            if not self._over:
+                self._show_question(question)
+
     def end(self, reply: str | None) -> bool:
         """Stop showing, and end the line; whether exactly this reply is on the terminal."""
         with self._news:
@@ -102,7 +109,7 @@ class StreamedReply:
     def _show(self, event: Event) -> None:
         if event.name == "session.message" and event["message"].get("role") == "assistant":
             self._message_came = True
-        if event.name == "question.asked" and not self._over:
+        if event.name == "question.asked" and not self._over and event["question"].get("runId") == self._run_id:
             self._show_question(event["question"])
         if self._over or event.name != "session.delta" or event.get("runId") != self._run_id:
             return
@@ -118,9 +125,10 @@ class StreamedReply:
         sys.stdout.flush()
 
     def _show_question(self, question: dict[str, Any]) -> None:
-        """Show what the run asks: it may be waiting for the very person who waits for it."""
-        if question.get("runId") != self._run_id:
+        """Show what is asked: whoever is asked may be the very person who waits for the reply."""
+        if question["id"] in self._asked:
             return
+        self._asked.add(question["id"])
         above = "\n" if self._text and not self._text.endswith("\n") else CLEAR
         lines = question_lines(question, screen_of(sys.stderr))
         # The reply alone is on standard output.

@@ -72,3 +72,8 @@ def test_what_the_run_asks_is_shown_with_the_lines_that_answer(capsys: pytest.Ca
         assert stream.end("all")
         stream.take(asked("r1"))
         assert capsys.readouterr() == ("all\n", CLEAR + shown + CLEAR)
+    stream = StreamedReply(last_words_s=0)
+    stream.show_open(asked("r0")["question"])  # of the run before it
+    stream.show_open(asked("r0")["question"])
+    stream.begin("r1")
+    assert capsys.readouterr() == ("", CLEAR + shown)
