@@ -49,6 +49,10 @@ class ClientLink:
             raise answer.error
         self.caller = answer.result.get("caller", {})
 
+    def fileno(self) -> int:
+        """The descriptor of the connection, to wait for it together with others."""
+        return self._socket.fileno()
+
     def has_data(self) -> bool:
         """Whether there is something to read, or the connection ended. Not while another thread receives."""
         return bool(self._readable.poll(0))

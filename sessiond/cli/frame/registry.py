@@ -39,6 +39,7 @@ COMMANDS = {
         "kill": "",
         "call": "",
         "token": "",
+        "hook": "",
         "mcp": "",
         "acp": "",
         "config": "",

@@ -36,7 +36,7 @@ def test_every_command_has_help_an_example_and_json(words: str, command: Command
     assert command.summary.endswith(".")
     assert command.examples
     assert all(f"sessiond {words}" in example or "sessiond" in example for example in command.examples)
-    if command.run is not None and words not in ("serve", "mcp", "acp"):  # neither prints a result
+    if command.run is not None and words not in ("serve", "mcp", "acp", "hook"):  # neither prints a result
         assert any(option.name == "json" for option in command.options), "--json is on all of them"
     assert all(thing.help.endswith((".", ")")) or thing.help for thing in (*command.options, *command.arguments))
 

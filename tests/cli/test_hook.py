@@ -1,0 +1,221 @@
+"""`sessiond hook`: as a process beside a stand-in for the daemon, and with settings of programs in real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_daemon import NO_ANSWER, FakeDaemon, Refusal
+from support.patience import PATIENCE_S
+
+from sessiond import cli
+
+BODY = {
+    "session_id": "b7cf7d93-213e-4882-a973-3017e9167ff4",
+    "transcript_path": "/home/ada/.claude/projects/-x/b7cf7d93-213e-4882-a973-3017e9167ff4.jsonl",
+    "cwd": "/x",
+}
+ASKS = {
+    **BODY,
+    "hook_event_name": "PermissionRequest",
+    "tool_name": "Bash",
+    "tool_input": {"command": "touch birds.txt"},
+}
+PROMPTS = {**BODY, "hook_event_name": "UserPromptSubmit", "prompt": "go on"}
+# What every call says of the session.
+NAMED = {"sessionId": BODY["session_id"], "transcriptPath": BODY["transcript_path"]}
+
+
+def start_hook(socket: Path, **more: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "sessiond", "hook", "--socket", str(socket)]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SESSIOND_")}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env={**environ, **more}, **pipes)
+
+
+def hook(socket: Path, data: bytes, **more: Any) -> str:
+    """What a hook prints; it always ends with 0 and complains of nothing."""
+    with start_hook(socket, **more) as process:
+        out, err = process.communicate(data, timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, b"")
+    return out.decode()
+
+
+def test_a_permission_is_asked_and_the_decision_printed(fake: FakeDaemon) -> None:
+    fake.answers["hooks.report"] = lambda _params, _connection: {"known": True}
+    fake.answers["hooks.ask"] = lambda _params, _connection: {"outcome": "answered", "optionId": "deny", "note": "no"}
+    assert json.loads(hook(fake.path, json.dumps(ASKS).encode())) == {
+        "hookSpecificOutput": {
+            "hookEventName": "PermissionRequest",
+            "decision": {"behavior": "deny", "message": "no"},
+        }
+    }
+    assert fake.asked("hooks.report") == {"event": "PermissionRequest", **NAMED}
+    asked = fake.asked("hooks.ask")
+    assert (asked["title"], [option["id"] for option in asked["options"]]) == (
+        "Bash: touch birds.txt",
+        ["allow", "deny"],
+    )
+
+
+def test_what_waits_is_printed_and_confirmed(fake: FakeDaemon) -> None:
+    fake.answers["hooks.report"] = lambda _params, _connection: {"known": True, "context": "a heron", "receipt": "r1"}
+    assert (
+        json.loads(hook(fake.path, json.dumps(PROMPTS).encode()))["hookSpecificOutput"]["additionalContext"]
+        == "a heron"
+    )
+    assert fake.asked("hooks.report") == {"event": "UserPromptSubmit", **NAMED}
+    assert fake.asked("hooks.report") == {"event": "UserPromptSubmit", **NAMED, "receipt": "r1"}
+
+
+def test_nothing_is_printed_where_anything_is_amiss(fake: FakeDaemon, tmp_path: Path) -> None:
+    asks = json.dumps(ASKS).encode()
+
+    def refuse(_params: Any, _connection: Any) -> Any:
+        raise Refusal(-32001, "unauthenticated", "no")
+
+    # No JSON, no hook, no daemon; an old one, one that does not know the session, or is in a run of its own.
+    assert hook(fake.path, b"\xff{") == ""
+    assert hook(fake.path, b'{"hook_event_name": "Stop"}') == ""
+    assert hook(tmp_path / "none.sock", asks) == ""
+    assert hook(fake.path, asks) == ""
+    fake.answers["hooks.report"] = lambda _params, _connection: {"known": False}
+    assert hook(fake.path, asks) == ""
+    fake.answers["hooks.report"] = refuse
+    assert hook(fake.path, asks) == ""
+    fake.answers["hooks.report"] = lambda _params, _connection: ["odd"]
+    assert hook(fake.path, asks) == ""
+    while not fake.calls.empty():
+        fake.calls.get()
+    assert hook(fake.path, asks, SESSIOND_TOKEN_FILE=str(tmp_path / "token")) == ""
+    assert fake.calls.empty()
+
+
+def test_a_slow_daemon_is_waited_for_a_second(fake: FakeDaemon) -> None:
+    fake.answers["hooks.report"] = lambda _params, _connection: NO_ANSWER
+    before = time.monotonic()
+    assert hook(fake.path, json.dumps(PROMPTS).encode()) == ""
+    # Many times what it takes, so that only a hook that does not stop waiting fails.
+    assert time.monotonic() - before < PATIENCE_S / 2
+
+
+def test_a_waiting_hook_ends_with_the_daemon_and_with_its_program(fake: FakeDaemon) -> None:
+    fake.answers["hooks.report"] = lambda _params, _connection: {"known": True}
+    fake.answers["hooks.ask"] = lambda _params, _connection: NO_ANSWER
+    for end in ("daemon", "program"):
+        with start_hook(fake.path) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(ASKS).encode())
+            process.stdin.close()
+            fake.asked("hooks.ask")
+            if end == "daemon":
+                fake.drop()
+                assert process.stdout.read() == b""
+            else:
+                process.stdout.close()
+            assert process.wait(timeout=PATIENCE_S) == 0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(folder)): os.readlink(path)
+        if path.is_symlink()
+        else (path.read_bytes(), path.stat().st_mode)
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def test_install_and_uninstall_leave_the_settings_byte_for_byte(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = home / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_bytes(b'{"model": "opus",\r\n\t"hooks" : { "Stop":[ ] } }')
+    settings.chmod(0o640)
+    before = tree(home)
+    assert cli.run(["hook", "install", "claude"]) == 0
+    assert str(settings) in capsys.readouterr().out
+    assert tree(home) == before
+    assert cli.run(["hook", "install", "claude", "--write"]) == 0
+    backup = settings.with_name("settings.json.before-sessiond")
+    assert str(backup) in capsys.readouterr().out
+    assert backup.read_bytes() == before[".claude/settings.json"][0]
+    hooks = json.loads(settings.read_bytes())["hooks"]
+    assert sorted(hooks) == [
+        "Notification",
+        "PermissionRequest",
+        "SessionEnd",
+        "SessionStart",
+        "Stop",
+        "UserPromptSubmit",
+    ]
+    assert settings.stat().st_mode & 0o777 == 0o640
+    installed = tree(home)
+    assert cli.run(["hook", "install", "claude", "--write"]) == 0
+    assert "already" in capsys.readouterr().err
+    assert tree(home) == installed
+    assert cli.run(["hook", "uninstall", "claude"]) == 0
+    assert tree(home) == before
+    assert cli.run(["hook", "uninstall", "claude"]) == 0
+    assert tree(home) == before
+
+
+def test_settings_that_were_not_there_are_not_there_afterwards(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["hook", "install", "codex", "--write"]) == 0
+    assert "Codex asks once" in capsys.readouterr().err
+    hooks = json.loads((home / ".codex" / "hooks.json").read_bytes())["hooks"]
+    assert "Notification" not in hooks
+    assert hooks["SessionEnd"][0]["hooks"][0]["timeout"] == 3
+    assert cli.run(["hook", "uninstall", "codex"]) == 0
+    assert tree(home) == {}
+
+
+def test_only_ours_goes_from_settings_that_were_changed_since(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "elsewhere"))
+    settings = home / "elsewhere" / "settings.json"
+    assert cli.run(["hook", "install", "claude", "--write"]) == 0
+    changed = {**json.loads(settings.read_bytes()), "model": "opus"}
+    settings.write_text(json.dumps(changed, indent=2))
+    assert cli.run(["hook", "uninstall", "claude"]) == 0
+    assert settings.read_text() == '{\n  "model": "opus"\n}'
+
+
+def test_a_symlink_is_followed_and_stays_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = home / "dotfiles" / "claude.json"
+    real.parent.mkdir()
+    real.write_text("{}\n")
+    link = home / ".claude" / "settings.json"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    before = tree(home)
+    assert cli.run(["hook", "install", "claude", "--write"]) == 0
+    assert str(real) in capsys.readouterr().out
+    assert link.is_symlink() and "PermissionRequest" in real.read_text()
+    assert cli.run(["hook", "uninstall", "claude"]) == 0
+    assert tree(home) == before
+
+
+def test_a_file_of_unknown_form_is_left_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = home / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    for data in (b'{"a": 1, // two\n}', b"[]", b"\xff", b'{"hooks": []}', b'{"hooks": {"Stop": 1}}', b'{"a":1,"a":2}'):
+        settings.write_bytes(data)
+        before = tree(home)
+        for words in (["install", "claude", "--write"], ["install", "claude"], ["uninstall", "claude"]):
+            assert cli.run(["hook", *words]) == 1
+            assert f"{settings} " in capsys.readouterr().err
+        assert tree(home) == before
+    assert cli.run(["hook", "install", "gemini"]) == 2
