@@ -15,7 +15,7 @@ from sessiond.config.settings import AgentConfig, Config
 from sessiond.errors import Unsupported, quote
 from sessiond.model import lax
 from sessiond.model.entry import Entry, Spawn
-from sessiond.model.keys import agent_of, is_inbox, rest_of
+from sessiond.model.keys import agent_of, is_foreign, is_inbox, rest_of
 from sessiond.model.lax import amount
 from sessiond.model.usage import Usage, cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
@@ -83,6 +83,8 @@ class DaemonHost:
         return self._config().agent(agent_id) is not None or self._attached.was_attached(agent_id)
 
     def keeps_messages(self, key: str) -> bool:
+        if is_foreign(key):
+            return True  # a program in a terminal gets them at its next turn
         return is_inbox(key) and self._attached.runtime(agent_of(key)) is None
 
     def understands_steps(self, agent_id: str) -> bool:

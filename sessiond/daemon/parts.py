@@ -14,6 +14,7 @@ from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
 from sessiond.conversations.continuing import Continuations
+from sessiond.conversations.handing_over import Handover
 from sessiond.conversations.provenance import ProvenanceStamp
 from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender
@@ -30,6 +31,7 @@ from sessiond.events.watch import Kind
 from sessiond.methods.services import Services
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import Caller
+from sessiond.questions.attending import Attending
 from sessiond.questions.desk import QuestionDesk
 from sessiond.questions.recovery import withdraw_left_questions
 from sessiond.rpc.openrpc import openrpc_document
@@ -84,6 +86,7 @@ class DaemonParts:
         self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
         self.host = self._build_host(sockets)
         self.questions, self.supervisor = self._build_runs()
+        self.attending = Attending(store, self.questions, clock, ids, agent_id=lambda: self.config().default_agent())
         self.notifier = RuleNotifier(store, outbox, self.supervisor, self.config, clock, is_open=self.questions.is_open)
         self.feed = TranscriptFeed(
             store,
@@ -251,6 +254,8 @@ class DaemonParts:
             sources=self.sources,
             search_index=self.search_index,
             questions=self.questions,
+            attending=self.attending,
+            handover=Handover(self.store, self.attending, self.clock, self.ids),
         )
 
     async def recover(self) -> None:

@@ -8,7 +8,7 @@ from sessiond.events.subscription import FollowPlace
 from sessiond.model import lax
 from sessiond.model.event import ChangedEvent, Phase, QuestionAsked, QuestionClosed
 from sessiond.model.question import read_answer, read_question
-from sessiond.model.record import ANSWER, ENTRY, FINAL, QUESTION, RUN, Record
+from sessiond.model.record import ANSWER, ENTRY, FINAL, HOOK, QUESTION, RUN, Record
 from sessiond.store.catalog import Session
 from sessiond.store.folded_steps import FoldedLine
 
@@ -47,6 +47,8 @@ def change_of(record: Record) -> tuple[Phase, str | None] | None:
         return ("patch", "question") if read_question(record.data) is not None else None
     if record.custom_type == ANSWER:
         return ("patch", "answer") if read_answer(record.data) is not None else None
+    if record.custom_type == HOOK:
+        return "patch", "hook"
     if record.custom_type != RUN:
         return None
     data = lax.decode_fitting(record.data, _RunNews) or _RunNews()

@@ -159,7 +159,7 @@ class TranscriptFeed:
             self._retries.retry_if_passing(session, error)
             return False
         if is_kept and not is_own_key(got.entry.session_key, session.folder.agent_id):
-            got.entry = replace(keep_origin(got.entry, entry), session_key=session.key)
+            got.entry = replace(keep_origin(got.entry, entry), session_key=session.stored_key)
         self._apply_advance(session, got)
         if session.parsed:
             session.keep_parsed(())
@@ -209,6 +209,9 @@ class TranscriptFeed:
         self._on_lost(session)
         if session.superseded:
             return
+        if session.entry.attends is not None:
+            self.publish(session, "patch", reason)
+            return
         heir = self._store.catalog.by_key.get(session.key)
         if heir is None:
             self.publish(session, "delete", reason, deleted=True)
@@ -244,11 +247,11 @@ class TranscriptFeed:
 
     def _replace_wrong_entry(self, session: Session, entry: Entry) -> None:
         self.changed.set()
-        if entry.session_key != session.key:
+        if entry.known_key != session.key:
             self._rename(session, entry)
             return
         self._store.catalog.replace(session, entry)
-        if self._store.catalog.by_key.get(session.key) is session:
+        if self._store.catalog.is_current(session):
             self.publish(session, "patch", "refolded")
 
     def session_replaced(self, session: Session) -> None:
@@ -270,10 +273,10 @@ class TranscriptFeed:
         for one in scan.line_problems(session.path, got):
             log.warning("passed over", path=one.path, reason=one.reason)
         self.changed.set()
-        if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
+        if entry.known_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
         elif (got.rewritten or not session.entry.file.folded_to) and claim_to_restore(
-            entry, session.entry, session.key, session.folder.agent_id
+            entry, session.entry, session.stored_key, session.folder.agent_id
         ):
             self._without_key[session] = None
             self._work.set()
@@ -282,7 +285,7 @@ class TranscriptFeed:
         else:
             self._store.catalog.replace(session, entry)
             # The last records of a deleted session are still published. Those of one that was reset, the pumps replay.
-            if self._store.catalog.by_key.get(session.key, session) is session:
+            if self._store.catalog.is_current(session) or session.key not in self._store.catalog.by_key:
                 self._publisher.publish_records(session, got.steps)
 
     def _apply_foreign(self, session: Session, got: Advance) -> None:
@@ -298,6 +301,9 @@ class TranscriptFeed:
         session.epoch += 1
         self._store.catalog.replace(session, entry)
         live = self._store.catalog.by_key.get(session.key) is session
+        if entry.attends is not None:
+            self.publish(session, "patch", "rewritten")
+            return
         self._bus.reread(session.key, FollowPlace(session.session_id, 0, 0, "rewritten"), live=live)
         if live:
             self.publish(session, "patch", "rewritten")
@@ -312,7 +318,7 @@ class TranscriptFeed:
         catalog.remove(session)
         self.session_disappeared(session, f"its transcript is that of {entry.session_key} now")
         session.epoch += 1
-        session.key = entry.session_key
+        session.key = entry.known_key
         catalog.replace(session, entry)
         catalog.add(session)
         self.session_appeared(session)
@@ -322,7 +328,7 @@ class TranscriptFeed:
         self._store.catalog.remove(session)
         self._bus.wake(session.key)
         session.epoch += 1
-        session.key = entry.session_key
+        session.key = entry.known_key
         self._store.catalog.replace(session, entry)
         self._store.catalog.add(session)
 
@@ -333,10 +339,10 @@ class TranscriptFeed:
             del self._without_key[session]
         if entry is None or not (session.archived or self._store.catalog.by_key.get(session.key) is session):
             return  # it was removed meanwhile, which the watcher reports
-        if entry.session_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
+        if entry.known_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)
         else:
-            self._handle_rewrite(session, replace(keep_origin(entry, session.entry), session_key=session.key))
+            self._handle_rewrite(session, replace(keep_origin(entry, session.entry), session_key=session.stored_key))
         self._store.read_new(session)
 
     async def _read_backlog(self) -> None:

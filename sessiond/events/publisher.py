@@ -10,6 +10,7 @@ from sessiond.events.changes import change_of, changed_event, end_place_of, ques
 from sessiond.events.replay import message_event
 from sessiond.events.subscription import FollowPlace
 from sessiond.model.event import ChangedEvent, Phase
+from sessiond.model.record import ANSWER, HOOK, QUESTION
 from sessiond.store.catalog import Session
 from sessiond.store.folded_steps import FoldedLine
 from sessiond.store.store import SessionStore
@@ -24,6 +25,10 @@ class Publisher:
     def publish_change(self, session: Session, phase: Phase, reason: str | None, *, deleted: bool = False) -> None:
         """Publish a change of a session that is no record in its transcript, such as a reset."""
         if not self._bus.has_follower(session.key):
+            return
+        if session.entry.attends is not None:
+            if phase != "create":  # its first record, which says more, is published as well
+                self._publish_attended(session, reason)
             return
         entry = session.entry
         # A follower of a new session has had nothing of it.
@@ -44,6 +49,9 @@ class Publisher:
         """Publish the messages and changes in lines of a session."""
         if not self._bus.has_follower(session.key):
             return
+        if session.entry.attends is not None:
+            self._publish_attending(session, steps)
+            return
         for step in steps:
             record = step.line.record
             if record is None:
@@ -57,8 +65,28 @@ class Publisher:
             if self._bus.watched and (change := change_of(record)) is not None:
                 self._bus.publish(changed_event(session, step, *change))
 
+    def _publish_attending(self, session: Session, steps: list[FoldedLine]) -> None:
+        """Publish what a session says of the one that it attends. Its messages are for that one's program only."""
+        for step in steps:
+            record = step.line.record
+            if record is None or record.message is not None:
+                continue
+            if (asked := question_event(session, record)) is not None:
+                self._bus.publish(asked)
+            change = change_of(record)
+            if change is not None and record.custom_type in (HOOK, QUESTION, ANSWER):
+                self._publish_attended(session, change[1])
+
+    def _publish_attended(self, session: Session, reason: str | None) -> None:
+        """Publish that the row of the attended session may have changed."""
+        attended = self._store.catalog.by_key.get(session.key)
+        if attended is not None:
+            self.publish_change(attended, "patch", reason)
+
     def switch_followers(self, session: Session) -> None:
         """Let the key's followers read on in this session, which is new to them."""
+        if session.entry.attends is not None:
+            return
         rivals = self._store.catalog.superseded_sessions(session.key)
         if not rivals:
             self.switch_former_followers(session)
@@ -70,6 +98,8 @@ class Publisher:
 
     def switch_former_followers(self, session: Session) -> None:
         """Let followers of a deleted session that had the key before read that one to its end first."""
+        if session.entry.attends is not None:
+            return
         older = self._store.catalog.older(session.key)
         place = end_place_of(older[-1]) if older else FollowPlace(session.session_id, 0, 0)
         self._bus.switch_session(session.key, place, known_only=True)

@@ -1,4 +1,4 @@
-"""The session that a message goes to: the one that was named, or ours that goes on with another program's session."""
+"""The session that a message goes to: the one that was named, or for another program's session one of ours."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ async def require_target(ctx: Context, found: Session, *, check: Callable[[], ob
     """The session for a message to `found`, to which the send policy lets it through.
 
     For another program's session it is that of ours which goes on with it, created now if there is none, after `check`
-    has let the message pass. Forbidden by the policy; Unsupported where nothing can go on with it.
+    has let the message pass; for one that is live in a terminal it is that in which messages wait for its program.
+    Forbidden by the policy; Unsupported where nothing can go on with it.
     """
     services = ctx.services
     policy = services.config.session.send_policy
     if found.folder.source is None:
         send_policy.require_allowed(policy, found.key, found.entry)
         return found
+    attending = services.attending.find_live(found.key)
+    if attending is not None:
+        # Its program is there and works on it: the message waits for its next turn.
+        send_policy.require_allowed(policy, found.key, found.entry)
+        check()
+        return attending
     planned = await services.continuations.plan(found)
     ours = planned.session
     send_policy.require_allowed(policy, planned.key, ours.entry if ours is not None else None)

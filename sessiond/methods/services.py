@@ -17,6 +17,7 @@ from sessiond.clock import Clock, Ids
 from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep
 from sessiond.conversations.continuing import Continuations
+from sessiond.conversations.handing_over import Handover
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.send import MessageSender
 from sessiond.delivery.channels import Channels
@@ -37,6 +38,7 @@ from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets, mask_title
 from sessiond.policy.spawn import child_scopes
 from sessiond.policy.visibility import Sight
+from sessiond.questions.attending import Attending
 from sessiond.questions.desk import QuestionDesk
 from sessiond.rpc.budget import Budgets
 from sessiond.rpc.method import Context as RpcContext
@@ -100,6 +102,8 @@ class Services:
     sources: Sources
     search_index: TrigramIndex
     questions: QuestionDesk
+    attending: Attending
+    handover: Handover
     document: msgspec.Raw | None = None  # the result of `discover`, cached
     time_slicer: TimeSlicer = field(default_factory=TimeSlicer)
     # A slicer of its own, so that masking and searches do not wait for each other.

@@ -16,14 +16,12 @@ from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context, Services
 from sessiond.model.event import Event
 from sessiond.model.keys import is_inbox
-from sessiond.model.record import ENTRY
 from sessiond.ranges import INBOX_WAIT_S
 from sessiond.rpc.method import Method
 from sessiond.runs import inbox
 from sessiond.runs.inbox import KeptMessage
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
-from sessiond.store.store import Custom
 
 
 class SessionsInboxParams(Params, frozen=True, kw_only=True):
@@ -81,7 +79,7 @@ async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResu
     session = _session_of(ctx, params.session_key)
     start = await inbox.find_read_position(services.store, session)
     if params.cursor is not None:
-        start = await _mark_read(services, session, start, params.cursor)
+        start = await inbox.mark_read(services.store, session, params.cursor, start)
     page = await _page(services, session, start, params.wait)
     messages = [
         msgspec.structs.replace(message, text=services.masked_text(ctx.caller, message.text))
@@ -117,15 +115,6 @@ def _session_of(ctx: Context, named: str | None) -> Session:
             code="no_inbox",
         )
     return session
-
-
-async def _mark_read(services: Services, session: Session, before: Position, cursor: str) -> Position:
-    """The place of the cursor, stored in the transcript as the read position if further on than before."""
-    place = services.store.position(session, cursor)
-    # Compared by message number: the stored position is a record too, behind which the next offset would always be.
-    if place.seq > before.seq:
-        await services.store.append(session, [Custom(ENTRY, {"inboxCursor": cursor})])
-    return place
 
 
 async def _page(services: Services, session: Session, start: Position, wait_s: float) -> inbox.InboxPage:

@@ -53,7 +53,9 @@ class SessionsPruneResult(Result, frozen=True, kw_only=True, omit_defaults=False
 async def handle(ctx: Context, params: SessionsPruneParams) -> SessionsPruneResult:
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller, "send")
-    visible = [session for session in catalog.by_id.values() if reaches(catalog, sight, session.key)]
+    # The archive has no session that attends one of another program.
+    own = [session for session in catalog.by_id.values() if session.entry.attends is None]
+    visible = [session for session in own if reaches(catalog, sight, session.key)]
     chosen = prune.find_old(visible, int(params.older_than_ms), services.clock.wall_ms())
     if not params.confirm:
         return _result(ctx, [one.session for one in chosen], [], confirmed=False)

@@ -24,6 +24,7 @@ from sessiond.model.event import (
 from sessiond.model.row import Row, row_of, with_texts
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import mask_next, mask_title
+from sessiond.sessions.listing import show_attended
 from sessiond.store.store import SessionStore
 
 
@@ -154,7 +155,7 @@ def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:
     session = store.catalog.by_key.get(event.key)
     if session is None or session.session_id != event.session_id:
         session = store.catalog.by_id.get(event.session_id)
-    return row_of(
+    row = row_of(
         event.key,
         event.entry,
         path=str(store.path / session.path) if session is not None else "",
@@ -164,3 +165,4 @@ def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:
         children=[],
         archived=session.archived if session is not None else True,
     )
+    return show_attended(store, session, row) if session is not None and session.folder.source is not None else row

@@ -100,6 +100,14 @@ class ConversationRef(msgspec.Struct, frozen=True, rename="camel", gc=False):
     offset: Count
 
 
+class HookFact(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The last hook of a program that was called, and the offset of its record."""
+
+    event: str
+    at: Milliseconds
+    offset: Count
+
+
 class QuestionRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """A question and the offset of its record. `closed` is that of the record which closed it, unless it is open."""
 
@@ -123,7 +131,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     what the agent says that one has cost. `disorder_ms` is how far the time of a message lies behind that of the newest
     before it at most, 0 where all are in order of time. `questions` are the open ones and the newest that were closed,
     as they were asked. `notify`: its owner wants to be told when a run of it ends. `attends`: it holds what another
-    program's session of that key asks and says, and has no row of its own.
+    program's session of that key asks and says, and has no row of its own; `hook` is what that program did last.
     """
 
     session_id: str
@@ -183,8 +191,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     keyed: tuple[KeyedRun, ...] = ()
     talks: tuple[ConversationRef, ...] = ()
     questions: tuple[QuestionRef, ...] = ()
+    hook: HookFact | None = None
     source: SourceFacts | None = None
     file: FileFacts = FileFacts()
+
+    @property
+    def known_key(self) -> str:
+        """The key under which the session is known: its own, or that of the session which it attends."""
+        return self.attends or self.session_key
 
     @property
     def own_folder(self) -> str | None:

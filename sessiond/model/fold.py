@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, MAX_QUESTION_REFS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
+from sessiond.model.hook import fold_hook
 from sessiond.model.keys import ForeignKey
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
 from sessiond.model.message import UNKNOWN_MODEL, text_of
@@ -26,7 +27,7 @@ from sessiond.model.usage import Usage, cost_of, usage_in
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 15
+FOLD_VERSION = 16
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -117,6 +118,8 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
             return fold_question(entry, record.data, offset)
         case "custom", records.ANSWER:
             return fold_answer(entry, record.data, offset)
+        case "custom", records.HOOK:
+            return fold_hook(entry, record.data, offset)
         case "model_change", _:
             body = record.body()
             return replace(entry, model=_text(body.get("modelId")), model_provider=_text(body.get("provider")))

@@ -35,6 +35,7 @@ _PATCHABLE: dict[str, tuple[str, Any]] = {
         "keyed",
         "talks",
         "questions",
+        "hook",
         "attends",
         "file",
         "source",

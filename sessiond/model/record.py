@@ -22,6 +22,8 @@ CONVERSATION = "sessiond/talk"
 NATIVE = "sessiond/native"
 QUESTION = "sessiond/question"
 ANSWER = "sessiond/answer"
+# What a program in a terminal does with a session of its own.
+HOOK = "sessiond/hook"
 TOOL_ROLES = frozenset({"toolResult", "tool", "bashExecution"})
 # The role under which pi stores its own prompt: it is part of no conversation and does not count as a message.
 HIDDEN_ROLE = "system"
@@ -280,6 +282,7 @@ def header_line(
     *,
     cwd: str,
     spawned_by: str | None = None,
+    attends: str | None = None,
 ) -> bytes:
     """The first line of a transcript, newline included. Source: store.md, "A transcript".
 
@@ -296,4 +299,6 @@ def header_line(
         header |= {"sessionKey": session_key, "agentId": agent_id}
     if spawned_by is not None:
         header["spawnedBy"] = spawned_by
+    if attends is not None:
+        header["attends"] = attends
     return _encode(header) + b"\n"

@@ -17,6 +17,7 @@ from sessiond.clock import iso_ms
 from sessiond.errors import InvalidParams
 from sessiond.model import lax
 from sessiond.model.message import text_of
+from sessiond.model.record import ENTRY
 from sessiond.runs import run as runs
 from sessiond.runs import run_end as ending
 from sessiond.runs.run import Run
@@ -24,7 +25,7 @@ from sessiond.runs.run_end import RunEnd
 from sessiond.store import cursor, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
-from sessiond.store.store import Message, Part, SessionStore
+from sessiond.store.store import Custom, Message, Part, SessionStore
 
 # The reply of an announce step that posts nothing.
 _SILENT = "ANNOUNCE_SKIP"
@@ -119,6 +120,18 @@ async def _read_position_in_copy(store: SessionStore, session: Session, text: st
         return sum(line.record is not None and line.record.message is not None for line in lines) == found.seq
 
     return found if await store.read(session, is_there) else Position(0, 0)
+
+
+async def mark_read(store: SessionStore, session: Session, text: str, before: Position | None = None) -> Position:
+    """The place of the cursor, stored in the transcript as the read position if further on than `before`, the stored
+    one. InvalidParams for a cursor of another session.
+    """
+    before = before if before is not None else await find_read_position(store, session)
+    place = store.position(session, text)
+    # Compared by message number: the stored position is a record too, behind which the next offset would always be.
+    if place.seq > before.seq:
+        await store.append(session, [Custom(ENTRY, {"inboxCursor": text})])
+    return place
 
 
 async def page(store: SessionStore, session: Session, start: Position) -> InboxPage:

@@ -16,7 +16,7 @@ from sessiond.errors import StorageError
 from sessiond.model import lax
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import LiveRun
-from sessiond.model.keys import is_inbox
+from sessiond.model.keys import is_foreign, is_inbox
 from sessiond.model.message import text_of
 from sessiond.model.record import RUN, Record
 from sessiond.runs.copied_runs import find_copied_runs
@@ -115,7 +115,7 @@ async def _find_open_runs(store: SessionStore) -> list[tuple[LiveRun, Session, b
     """The open runs in the order of acceptance, and whether each stands in a copy."""
     catalog = store.catalog
     found_open = [session for session in catalog.unsettled_sessions() if session.entry.runs]
-    live = [session for session in found_open if catalog.by_key.get(session.key) is session]
+    live = [session for session in found_open if catalog.is_current(session)]
     live.sort(key=lambda session: (-session.entry.updated_at, session.key))
     # The copies beside an original do not have its key.
     others = [one for one in found_open if one.superseded and catalog.by_id.get(one.session_id) is one]
@@ -133,7 +133,7 @@ async def _request(store: SessionStore, session: Session, live: LiveRun) -> RunR
     limit, dialect = store.record_limit, session.dialect
     try:
         request: RunRequest | StoredLine | None = await store.read(
-            session, _request_at, live, limit, dialect, is_inbox(session.key)
+            session, _request_at, live, limit, dialect, is_inbox(session.key) or is_foreign(session.key)
         )
     except StorageError as error:
         log.warning("the record of a run cannot be read", run_id=live.run_id, reason=error.message)

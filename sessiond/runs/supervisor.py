@@ -227,11 +227,7 @@ class RunSupervisor(Acceptance):
         not executed again.
         """
         self.persistence.note_back(session)
-        if (
-            self._recovered
-            and self._store.catalog.by_key.get(session.key) is session
-            and self._unknown_open_runs(session)
-        ):
+        if self._recovered and self._store.catalog.is_current(session) and self._unknown_open_runs(session):
             self.start_follow_up(self._end_unknown_runs, session)
 
     def _unknown_open_runs(self, session: Session) -> list[LiveRun]:
@@ -247,7 +243,7 @@ class RunSupervisor(Acceptance):
             facts = session.entry.file
             await trio.sleep(self._store.presence.patience_s)
         for live in self._unknown_open_runs(session):
-            if self._store.catalog.by_key.get(session.key) is not session:
+            if not self._store.catalog.is_current(session):
                 return
             stray = Run(live.run_id, session, RunRequest(text="", message={}), live.accepted_at)
             stray.started_at = live.started_at

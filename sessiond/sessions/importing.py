@@ -169,7 +169,7 @@ class TranscriptCopy:
     def place(self, folder: Folder) -> Session:
         """Rename the file to its name in `folder`. FileExistsError if the name is taken."""
         assert self.entry is not None
-        session = Session(key=self.entry.session_key, entry=self.entry, folder=folder)
+        session = Session(key=self.entry.known_key, entry=self.entry, folder=folder)
         with dirfd.closing(dirfd.open_file(self._target_fd, self._temporary, os.O_RDWR)) as fd:
             making.put_in_place(
                 self._target_fd, self._temporary, folder, session.file_name, fd, sync=self._settings.sync

@@ -9,9 +9,10 @@ import msgspec
 
 from sessiond.errors import InvalidParams
 from sessiond.model.entry import Entry
+from sessiond.model.hook import attended_state
 from sessiond.model.keys import SOURCES, Kind, agent_of, is_listed, kind_of
 from sessiond.model.keys import source_of as program_of
-from sessiond.model.row import OWN_SOURCE, CachedRow, Row, native_id_of, row_of, title_of
+from sessiond.model.row import OWN_SOURCE, CachedRow, Row, native_id_of, row_of, title_of, waiting_of
 from sessiond.policy.visibility import Sight
 from sessiond.sessions.resolve import reaches
 from sessiond.store.catalog import Session
@@ -195,8 +196,18 @@ def row(store: SessionStore, session: Session, caller_agent: str | None, sight: 
             archived=archived,
         )
         current = session.row = CachedRow(session.entry, path, store.rules, caller_agent, archived, made)
+    made = show_attended(store, session, current.row) if session.folder.source is not None else current.row
     children = _children_of(store, session, sight)
-    return msgspec.structs.replace(current.row, child_sessions=children) if children else current.row
+    return msgspec.structs.replace(made, child_sessions=children) if children else made
+
+
+def show_attended(store: SessionStore, session: Session, shown: Row) -> Row:
+    """The row of another program's session, with what its hooks have told."""
+    attending = store.catalog.attending(session.key)
+    if attending is None:
+        return shown
+    state = attended_state(attending.entry, session.entry.updated_at, store.now_ms())
+    return msgspec.structs.replace(shown, state=state, waiting=waiting_of(attending.entry))
 
 
 def _children_of(store: SessionStore, session: Session, sight: Sight | None) -> list[str]:

@@ -52,7 +52,9 @@ def _sessions(root_fd: int) -> Iterator[Session]:
                 folders[thing.parts] = folder, index.load(fd).ours
             folder, known = folders[thing.parts]
             entry = _entry_of(fd, thing, known.get(thing.session_id))
-        if entry is not None and adoption.is_own_key(entry.session_key, folder.agent_id):
+        if entry is None or entry.attends is not None:
+            continue
+        if adoption.is_own_key(entry.session_key, folder.agent_id):
             yield Session(key=entry.session_key, entry=entry, folder=folder)
 
 

@@ -93,6 +93,8 @@ def by_id(catalog: Catalog, text: str) -> Session | None:
     low = text.lower()
     found, again = catalog.by_id.get(text), catalog.by_id.get(low)
     found = found or (again if UUID.fullmatch(low) else None)
+    if found is not None and found.entry.attends is not None:
+        found = None
     if not NATIVE_ID.fullmatch(text):
         return found
     # Looked for also when it was found, so that an id takes as long when its session is hidden as when there is none.

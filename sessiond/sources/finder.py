@@ -91,6 +91,14 @@ class SourceFinder:
             return FoundFile(native_id, parent, place.endswith(".zst"))
         return None
 
+    def names(self, place: str, native_id: str) -> bool:
+        """Whether a path below the root is that of the session with this id."""
+        try:
+            found = self.session_of(place)
+        except BadName:
+            return False
+        return found is not None and found.native_id == native_id
+
     def enters(self, folder: str) -> bool:
         """Whether sessions may lie in or below a folder, by its path below the root, which is itself the empty path."""
         parts = folder.split("/") if folder else []

@@ -7,6 +7,7 @@ their folders. Does not know formats.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -111,6 +112,21 @@ class Sources:
                 await self._store.run_sync(session.folder.status_of, session.place)
             except OSError as error:
                 raise unreadable(session, error) from None
+
+    def key_of(self, path: str, native_id: str) -> str | None:
+        """The key of the session that a program keeps in this file, which need not be there yet; None where no program
+        would keep the session with this id there.
+        """
+        if os.path.normpath(path) != path:
+            return None
+        for root in self._find_wanted(self._settings()).values():
+            finder = root.finder
+            if finder.is_kept or finder.database is not None:
+                continue
+            for folder in dict.fromkeys((str(root.path), os.path.realpath(root.path))):
+                if path.startswith(folder + "/") and finder.names(path[len(folder) + 1 :], native_id):
+                    return f"{finder.name}:{native_id}"
+        return None
 
     async def save(self) -> None:
         """Save what was read, for the next start."""

@@ -45,6 +45,8 @@ _OF_THE_FILE = frozenset(
         "runs",
         "keyed",
         "talks",
+        "questions",
+        "hook",
         "status",
         "startedAt",
         "endedAt",
@@ -140,7 +142,7 @@ def keep_origin(entry: Entry, before: Entry) -> Entry:
     kept = entry
     if not is_own_key(entry.session_key, agent_of(before.session_key)):
         kept = patch_entry(entry, {**settings_in(before), **settings_in(entry)})
-    names = ("created_at", "updated_at", "is_named_otherwise", "is_copy", "cwd", "spawned_by")
+    names = ("created_at", "updated_at", "is_named_otherwise", "is_copy", "cwd", "spawned_by", "attends")
     return replace(kept, **{name: getattr(before, name) for name in names if not getattr(kept, name)})
 
 

@@ -36,7 +36,8 @@ class Catalog:
     """All sessions of the store. `by_key` holds the live ones; archived and superseded ones are found by their id.
 
     Those of other programs are in `by_key` and `foreign`, and never in `by_id`: their ids may be those of ours. One
-    whose native id a session of ours carries is kept out by whoever adds it (`natives`).
+    whose native id a session of ours carries is kept out by whoever adds it (`natives`). A session of ours that attends
+    one of those is in `by_id` and found with `attending`; it has the same key, and is never in `by_key` or listed.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Catalog:
         self._archived: dict[str, dict[Session, None]] = {}
         self._unsettled: dict[Session, None] = {}
         self._asking: dict[Session, None] = {}
+        self._attending: dict[str, dict[Session, None]] = {}
         # Labels that are being set: (agent, label, key) -> the session that is to get it.
         self.claims: dict[tuple[str, str, str], str] = {}
         self.foreign = ForeignKeys[Session]()
@@ -62,7 +64,10 @@ class Catalog:
 
     def load(self, sessions: list[Session]) -> None:
         """Add many sessions at once, which is faster than inserting each into the order."""
-        live = sessions
+        for session in sessions:
+            if session.entry.attends is not None:
+                self._claim(session)
+        live = sessions = [session for session in sessions if session.entry.attends is None]
         if not self._claim_distinct(sessions):
             for session in sessions:
                 self._claim(session)
@@ -85,7 +90,7 @@ class Catalog:
         elif self._claim(session):
             self._index(session)
             self._order.add(session.order)
-        if self.watcher is not None:
+        if self.watcher is not None and session.entry.attends is None:
             self.watcher.entry_changed(session)
 
     def _claim_distinct(self, sessions: list[Session]) -> bool:
@@ -121,6 +126,9 @@ class Catalog:
         if session.entry.questions:
             self._asking[session] = None
         session.superseded = False
+        if session.entry.attends is not None:
+            self._attending.setdefault(session.entry.attends, {})[session] = None
+            return False
         if session.folder.archived:
             self._archived.setdefault(session.key, {})[session] = None
             return False
@@ -151,6 +159,7 @@ class Catalog:
         if self.by_id.get(session.session_id) is session:
             del self.by_id[session.session_id]
         self._drop(self._archived, session.key, session)
+        self._drop(self._attending, session.entry.attends or "", session)
         older = self._superseded.get(session.key, [])
         if session in older:
             older.remove(session)
@@ -176,8 +185,10 @@ class Catalog:
                 self.watcher.session_removed(known)
 
     def every(self) -> Iterator[Session]:
-        """Every session: live, archived and superseded ones, and those of other programs."""
-        yield from self.by_id.values()
+        """Every session: live, archived and superseded ones, and those of other programs. Not those that only attend
+        one.
+        """
+        yield from (session for session in self.by_id.values() if session.entry.attends is None)
         yield from self.foreign.values()
 
     def carrier_of(self, native_id: str) -> Session | None:
@@ -210,7 +221,7 @@ class Catalog:
             self._unsettled[session] = None
         if old.questions is not entry.questions:
             self._note_questions(session)
-        if self.watcher is not None and self.has(session):
+        if self.watcher is not None and entry.attends is None and self.has(session):
             self.watcher.entry_changed(session)
         if not session.is_ordered:
             return
@@ -224,6 +235,17 @@ class Catalog:
         if old.spawned_by != entry.spawned_by:
             self._drop(self._children, old.spawned_by or "", session.key)
             self._put_child(session)
+
+    def attending(self, key: str) -> Session | None:
+        """The session of ours that attends another program's session: it has what that one asks and is to be told."""
+        attending = self._attending.get(key)
+        return max(attending, key=lambda session: session._age) if attending else None
+
+    def is_current(self, session: Session) -> bool:
+        """Whether the session is the live one of its key, or the one that attends the session of that key."""
+        if session.entry.attends is not None:
+            return self.attending(session.entry.attends) is session
+        return self.by_key.get(session.key) is session
 
     def superseded_sessions(self, key: str) -> list[Session]:
         """The older sessions of a key that were not moved to the archive."""
@@ -252,7 +274,7 @@ class Catalog:
 
     def asking_sessions(self) -> list[Session]:
         """The live sessions in which questions were asked, whether they are open or not."""
-        return [session for session in self._asking if self.by_key.get(session.key) is session]
+        return [session for session in self._asking if self.is_current(session)]
 
     def _note_questions(self, session: Session) -> None:
         if not session.entry.questions:

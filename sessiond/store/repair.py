@@ -168,7 +168,7 @@ def _sessions(folder_fd: int, thing: StoredName, record_limit: int) -> list[Sess
         except OSError:
             continue
         if adoption.is_own_key(entry.session_key, folder.agent_id):
-            sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
+            sessions.append(Session(key=entry.known_key, entry=entry, folder=folder))
     # The catalog marks the older of two sessions with the same key as superseded.
     Catalog().load(sessions)
     return sessions

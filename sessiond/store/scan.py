@@ -121,7 +121,7 @@ def read_session(
     elif entry is not None and got.rewritten:
         lost = adoption.claim_to_restore(folded, entry, folded.session_key, folder.agent_id)
         folded = folded if lost is None else _adopt(folder, name, folded, lost, settings)
-    return Session(key=folded.session_key, entry=folded, folder=folder)
+    return Session(key=folded.known_key, entry=folded, folder=folder)
 
 
 def is_transcript(fd: int, record_limit: int, dialect: TranscriptDialect) -> bool:
@@ -239,7 +239,7 @@ def _find_sessions(
                 left_out.add(name)
                 continue
             if entry is not None and folding.is_current(entry.file, stat, folder.dialect):
-                sessions.append(Session(key=entry.session_key, entry=entry, folder=folder))
+                sessions.append(Session(key=entry.known_key, entry=entry, folder=folder))
             else:
                 changed.append((name, entry))
     return sessions, changed

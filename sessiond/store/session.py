@@ -68,6 +68,11 @@ class Session(msgspec.Struct, eq=False, weakref=True):
     is_ordered: bool = False
 
     @property
+    def stored_key(self) -> str:
+        """The key in its transcript: another one than that under which it is known, where it attends a session."""
+        return self.entry.session_key or self.key
+
+    @property
     def order(self) -> tuple[int, str]:
         """Its place among the live sessions: the newest message first."""
         return -self.entry.updated_at, self.key

@@ -96,6 +96,10 @@ class SessionStore:
             threads=threads,
         )
 
+    def now_ms(self) -> int:
+        """The time on the wall, in milliseconds since 1970."""
+        return self._clock.wall_ms()
+
     @property
     def settings(self) -> scan.ScanSettings:
         """The settings for reading and adopting files."""
@@ -122,18 +126,20 @@ class SessionStore:
         *,
         cwd: str = "",
         spawned_by: str | None = None,
+        attends: str | None = None,
         session_id: str | None = None,
         after_ms: int = 0,
         announce: bool = True,
     ) -> tuple[Session, list[Written]]:
         """A new session for the key, its header and `parts` on disk in one write.
 
-        Its header is younger than `after_ms`. Without `announce` the caller tells of it.
+        Its header is younger than `after_ms`. Without `announce` the caller tells of it. One that `attends` another
+        program's session is known under the key of that one.
         """
         session_id = session_id or self._ids.uuid()
         # Younger than every session that had the key before, also where the clock was put back.
         now = max(self._clock.wall_ms(), after_ms + 1, self.catalog.newest_of(key) + 1)
-        header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by)
+        header = records.header_line(session_id, key, agent_id, now, cwd=cwd, spawned_by=spawned_by, attends=attends)
         drafts = drafts_of(parts, self._ids, now, self.record_limit)
         lines = lines_of(drafts, self.record_limit, None)
         name = session_id + layout.SUFFIX
@@ -145,7 +151,7 @@ class SessionStore:
             made = await self._run_write(making.create_file, folder, name, data, self.record_limit, self._durable)
             if self.folders.get(agent_id) is not folder:
                 raise StoreDisplaced
-            session = Session(key=key, entry=made.entry, folder=folder)
+            session = Session(key=attends or key, entry=made.entry, folder=folder)
             self.catalog.add(session)
             folder.dirty = True
         except OSError as error:

@@ -197,7 +197,7 @@ class Writing:
         empty = Entry(session_id=session.session_id)
         entry = folding.advance_open(fd, empty, self._limit, dialect=session.dialect, collect=False).entry
         self._facts, self._replaced = entry.file, True
-        lost = claim_to_restore(entry, session.entry, session.key, session.folder.agent_id)
+        lost = claim_to_restore(entry, session.entry, session.stored_key, session.folder.agent_id)
         if lost is None:
             return b""
         now_ms = whole_ms(status.st_mtime_ns // 1_000_000) or 0
@@ -384,5 +384,11 @@ def _header(session: Session, now_ms: int) -> bytes:
     entry, agent_id = session.entry, session.folder.agent_id
     created_ms = entry.created_at or now_ms
     return records.header_line(
-        session.session_id, session.key, agent_id, created_ms, cwd=entry.cwd or "", spawned_by=entry.spawned_by
+        session.session_id,
+        session.stored_key,
+        agent_id,
+        created_ms,
+        cwd=entry.cwd or "",
+        spawned_by=entry.spawned_by,
+        attends=entry.attends,
     )

@@ -10,6 +10,7 @@ import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.patience import PATIENCE_S
 
+from sessiond.clock import Clock
 from sessiond.model.caller import Caller
 
 CONFIG = """
@@ -25,9 +26,12 @@ READER = Caller(kind="token", scopes=frozenset({"list", "read", "send"}), sessio
 
 
 @asynccontextmanager
-async def daemon(tmp_path: Path, config: str = CONFIG) -> AsyncIterator[tuple[InProcessDaemon, Connection]]:
+async def daemon(
+    tmp_path: Path, config: str = CONFIG, *, clock: Clock | None = None
+) -> AsyncIterator[tuple[InProcessDaemon, Connection]]:
     """A daemon that has read every session below the home whole."""
-    async with in_process_daemon(tmp_path, config, home=tmp_path / "home") as parts, parts.connect() as owner:
+    home = tmp_path / "home"
+    async with in_process_daemon(tmp_path, config, clock=clock, home=home) as parts, parts.connect() as owner:
         sources = parts.services.sources
         with trio.fail_after(PATIENCE_S):
             await sources.listed.wait()

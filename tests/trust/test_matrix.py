@@ -98,6 +98,21 @@ ROWS: dict[str, Row] = {
     ),
     "questions.list": Row(("list",), {"open": True}),
     "questions.answer": Row(("answer",), {"id": "none", "optionId": "x"}, NOT_FOUND),
+    "hooks.report": Row(
+        ("admin",), {"event": "Stop", "sessionId": "none", "transcriptPath": "/none"}, narrowed=FORBIDDEN
+    ),
+    "hooks.ask": Row(
+        ("admin",),
+        {
+            "event": "PermissionRequest",
+            "sessionId": "none",
+            "transcriptPath": "/none",
+            "title": "x",
+            "options": [{"id": "a", "label": "", "kind": "allow_once"}],
+        },
+        -32602,
+        narrowed=FORBIDDEN,
+    ),
     "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
     "tokens.list": Row(("admin",)),
     "tokens.revoke": Row(("admin",), {"id": "nothing"}, -32602),

@@ -1,0 +1,118 @@
+"""Hand over what waits for a session in a terminal: as words for its agent, beside those of the person.
+
+First what was sent to the session, then what waits in the inbox of its program. It is read once the hook says that it
+has printed it; a hook that ends before gets it again at the next turn. Source: hooks.md, "Messages".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from sessiond.clock import Clock, Ids
+from sessiond.questions.attending import Attending
+from sessiond.runs import inbox
+from sessiond.runs.inbox import KeptMessage
+from sessiond.store.catalog import Session
+from sessiond.store.cursor import Position
+from sessiond.store.store import SessionStore
+
+# How the programs introduce themselves as clients of the tools, by which their inboxes are named.
+PROGRAM_INBOXES = {"claude": "mcp:claude-code", "codex": "mcp:codex-mcp-client"}
+# Both programs take 10,000 characters as they are, and put a longer text into a file that the agent has to read.
+MAX_CHARS = 9_000
+# So long nobody else gets what was handed over, before it is known whether it arrived.
+LEASE_S = 10.0
+
+_HEAD = (
+    "Messages that came for you through sessiond since your last turn. They are not from the person who typed above."
+)
+_TAIL = "To answer a session: the tool `sessions_send`, or in a shell `sessiond send SESSION TEXT`."
+_MORE = "More wait; they come with your next turn."
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """The words for the agent, and by what their arrival is told."""
+
+    context: str
+    receipt: str
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    """What is on its way: of each session up to this cursor."""
+
+    cursors: dict[Session, str]
+    places: dict[Session, Position]
+    until_s: float
+
+
+class Handover:
+    """What is on its way to programs, and what they have got."""
+
+    def __init__(self, store: SessionStore, attending: Attending, clock: Clock, ids: Ids) -> None:
+        self._store, self._attending, self._clock, self._ids = store, attending, clock, ids
+        self._leases: dict[str, _Lease] = {}
+
+    async def begin(self, key: str) -> HandedOver | None:
+        """What waits for the session, None where nothing does. StorageError."""
+        chosen: list[tuple[Session, KeptMessage]] = []
+        left, more = MAX_CHARS, False
+        for session in self._sources(key):
+            page = await inbox.page(self._store, session, await self._start(session))
+            for message in page.messages:
+                size = len(_render(message))
+                # A message that is too long for itself goes alone, and whole.
+                if chosen and size > left:
+                    more = True
+                    break
+                left -= size
+                chosen.append((session, message))
+            more = more or page.has_more
+            if more:
+                break
+        if not chosen:
+            return None
+        receipt = self._ids.record()
+        cursors = {session: message.cursor for session, message in chosen}
+        places = {session: self._store.position(session, cursor) for session, cursor in cursors.items()}
+        self._leases[receipt] = _Lease(cursors, places, self._clock.monotonic() + LEASE_S)
+        return HandedOver(_compose([message for _, message in chosen], has_more=more), receipt)
+
+    async def confirm(self, receipt: str) -> None:
+        """What was handed over with this receipt has arrived: it is read. StorageError."""
+        lease = self._leases.get(receipt)
+        if lease is None:
+            return
+        for session, cursor in lease.cursors.items():
+            await inbox.mark_read(self._store, session, cursor)
+        self._leases.pop(receipt, None)
+
+    def _sources(self, key: str) -> Iterator[Session]:
+        catalog = self._store.catalog
+        own = self._attending.find(key)
+        if own is not None:
+            yield own
+        program = catalog.by_key.get(catalog.inbox(PROGRAM_INBOXES.get(key.partition(":")[0], "")) or "")
+        if program is not None:
+            yield program
+
+    async def _start(self, session: Session) -> Position:
+        """Behind what was read there, and behind what is on its way."""
+        start = await inbox.find_read_position(self._store, session)
+        now_s = self._clock.monotonic()
+        self._leases = {receipt: lease for receipt, lease in self._leases.items() if lease.until_s > now_s}
+        places = [lease.places[session] for lease in self._leases.values() if session in lease.places]
+        return max([start, *places], key=lambda place: place.offset)
+
+
+def _render(message: KeptMessage) -> str:
+    sender = f"from the session {message.sender}" if message.sender else "from the owner"
+    when = f", {message.timestamp}" if message.timestamp else ""
+    return f"[{sender}{when}]\n{message.text}\n"
+
+
+def _compose(messages: list[KeptMessage], *, has_more: bool) -> str:
+    answerable = any(message.sender for message in messages)
+    parts = [_HEAD, *map(_render, messages), *([_MORE] if has_more else []), *([_TAIL] if answerable else [])]
+    return "\n".join(parts)

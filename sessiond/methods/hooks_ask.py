@@ -1,0 +1,59 @@
+"""`hooks.ask`: a program in a terminal asks a person; answered when the person has decided."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sessiond.errors import InvalidParams
+from sessiond.methods.agents_ask import AgentsAskResult
+from sessiond.methods.hooks_report import HooksReportParams, hooked_key
+from sessiond.methods.params import says
+from sessiond.methods.services import Context
+from sessiond.model.question import MAX_OPTIONS, MAX_TIMEOUT_S, QuestionOption, compose_draft
+from sessiond.rpc.method import Method
+
+
+class HooksAskParams(HooksReportParams, frozen=True, kw_only=True):
+    title: Annotated[str, says("What is asked, on one line; cut where it is too long.")]
+    detail: Annotated[str | None, says("More of it, on several lines; cut where it is too long.")] = None
+    options: Annotated[
+        list[QuestionOption],
+        Meta(min_length=1, max_length=MAX_OPTIONS),
+        says("The ways to answer: `{id, label, kind}`, where `kind` says what the option means."),
+    ]
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(ge=1, le=MAX_TIMEOUT_S)] | None,
+        says("After so many seconds the question expires.", default="as long as the caller waits"),
+    ] = None
+
+
+async def handle(ctx: Context, params: HooksAskParams) -> AgentsAskResult:
+    key = hooked_key(ctx, params, METHOD.name)
+    if key is None:
+        raise InvalidParams(
+            "`$.transcriptPath` is not that of a session with this id, of a program that is followed here.",
+            field="$.transcriptPath",
+        )
+    draft = compose_draft(params.title, params.options, detail=params.detail)
+    if draft is None:
+        raise InvalidParams("`$.title` has no character that can be shown.", field="$.title")
+    answer = await ctx.services.attending.ask(key, draft, params.timeout_seconds)
+    return AgentsAskResult(
+        question_id=answer.question_id,
+        outcome=answer.outcome,
+        option_id=answer.option_id,
+        note=answer.note,
+        answered_by=answer.by,
+    )
+
+
+METHOD = Method(
+    "hooks.ask",
+    "admin",
+    HooksAskParams,
+    AgentsAskResult,
+    handle,
+    "Ask a person in the name of a session in a terminal, and wait for the answer.",
+)
