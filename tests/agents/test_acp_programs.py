@@ -15,14 +15,18 @@ from support.real_daemon import Daemon
 pytestmark = pytest.mark.agents
 # A program starts in one to twelve seconds, and more slowly on a busy machine.
 RUN_MS = 180_000
-RUN = "please RUN touch made-by-the-agent && echo forty-two"
-ESCALATED = {
-    "cmd": "touch made-by-the-agent && echo forty-two",
-    "sandbox_permissions": "require_escalated",
-    "justification": "please",
-}
-# Codex runs commands that only read in its own sandbox without asking, and asks where one has to leave that.
-COMMANDS = {"codex": f"CALL exec_command {json.dumps(ESCALATED)}"}
+
+
+def order_to_run(program: str, file: str = "made-by-the-agent") -> str:
+    """What makes a program ask whether it may make a file."""
+    command = f"touch {file} && echo forty-two"
+    if program != "codex":
+        return f"please RUN {command}"
+    # Codex runs commands that only read in its own sandbox without asking, and asks where one has to leave that.
+    escalated = {"cmd": command, "sandbox_permissions": "require_escalated", "justification": "please"}
+    return f"CALL exec_command {json.dumps(escalated)}"
+
+
 # What the answers of the programs say of two turns of the model with 60 input, 40 cached and 7 output tokens each.
 # Gemini CLI does not tell which of them were cached, opencode tells those of the last turn only.
 USED = {"claude": (120, 14), "codex": (120, 14), "gemini": (200, 14), "opencode": (60, 7)}
@@ -77,6 +81,17 @@ class AcpDesk:
     def say(self, text: str) -> Any:
         return self.wait_for_end(self.daemon.call("chat.send", sessionKey="main", message=text)["runId"])
 
+    def next_question(self) -> dict[str, Any]:
+        """The question that is open, as soon as there is one."""
+
+        def ask() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = self.daemon.call("questions.list", open=True)["questions"]
+            return found
+
+        self.daemon.wait_for(ask, "the program asks nothing")
+        (question,) = ask()
+        return question
+
     def wait_for_end(self, run_id: str) -> Any:
         with self.daemon.connect() as wire:
             wire.socket.settimeout(RUN_MS / 1000 + 10)
@@ -121,7 +136,7 @@ def desk(daemon: Daemon, program: Any, speaker: Any, model: Any, home: Path) -> 
 
 def test_a_program_runs_an_allowed_command_stays_warm_and_resumes_after_a_kill(desk: AcpDesk) -> None:
     daemon, name = desk.start("allow"), desk.program.name
-    ended = desk.say(COMMANDS.get(name, RUN))
+    ended = desk.say(order_to_run(name))
     assert (ended["status"], ended.get("reply")) == ("ok", "The command printed: forty-two"), ended
     assert ended["stopReason"] == "end_turn"
     assert (desk.workspace / "made-by-the-agent").exists()
@@ -156,7 +171,7 @@ def test_a_program_runs_an_allowed_command_stays_warm_and_resumes_after_a_kill(d
 
 def test_a_program_is_denied_a_command_obeys_an_abort_and_goes_on(desk: AcpDesk) -> None:
     daemon, name = desk.start("deny"), desk.program.name
-    ended = desk.say(COMMANDS.get(name, RUN))
+    ended = desk.say(order_to_run(name))
     assert not (desk.workspace / "made-by-the-agent").exists()
     (answer,) = desk.records("sessiond/answer")
     assert (answer["outcome"], answer["decision"]) == ("policy", "deny") and answer["reason"]
@@ -170,6 +185,43 @@ def test_a_program_is_denied_a_command_obeys_an_abort_and_goes_on(desk: AcpDesk)
     assert desk.wait_for_end(sent["runId"])["status"] == "aborted"
     assert desk.say("still there?")["reply"].endswith("still there?")
     assert desk.processes() == running
+
+
+def test_a_program_asks_and_goes_on_when_it_is_answered_from_elsewhere(desk: AcpDesk) -> None:
+    daemon, name = desk.start("ask"), desk.program.name
+    run_id = daemon.call("chat.send", sessionKey="main", message=order_to_run(name))["runId"]
+    question = desk.next_question()
+    assert (question["sessionKey"], question["runId"]) == ("agent:main:main", run_id)
+    assert question["kind"] == "execute" and question["toolCallId"]
+    assert "touch made-by-the-agent" in f"{question['title']} {question['detail']}"
+    daemon.wait_for(lambda: daemon.rows()[0]["state"] == "waiting", "the row does not say that it waits")
+    assert daemon.rows()[0]["waiting"]["questions"] == 1
+    assert not (desk.workspace / "made-by-the-agent").exists()
+    daemon.call("questions.answer", id=question["id"], optionId=option_of(question, "allow_once"))
+    ended = desk.wait_for_end(run_id)
+    assert (ended["status"], ended.get("reply")) == ("ok", "The command printed: forty-two"), ended
+    assert (desk.workspace / "made-by-the-agent").exists()
+    # What was allowed once is asked again, and denied.
+    run_id = daemon.call("chat.send", sessionKey="main", message=order_to_run(name, "another-one"))["runId"]
+    question = desk.next_question()
+    denial = option_of(question, "reject_once")
+    daemon.call("questions.answer", id=question["id"], optionId=denial, note="not on a Sunday")
+    ended = desk.wait_for_end(run_id)
+    # Codex and Gemini CLI take a refusal as the end of the turn.
+    assert ended["status"] in ("ok", "aborted"), ended
+    assert not (desk.workspace / "another-one").exists()
+    answers = [(one["outcome"], one["road"], one["by"], one.get("note")) for one in desk.records("sessiond/answer")]
+    assert answers == [("answered", "socket", "owner", None), ("answered", "socket", "owner", "not on a Sunday")]
+    assert len(desk.records("sessiond/question")) == 2
+    assert "not on a Sunday" in str(desk.records("sessiond/run")[-1])
+    # The session goes on; the model of opencode hears of the refusal with the next message only.
+    assert desk.say("and again")["status"] == "ok"
+
+
+def option_of(question: dict[str, Any], kind: str) -> str:
+    """The id of the first option of this kind."""
+    option: str = next(option["id"] for option in question["options"] if option["kind"] == kind)
+    return option
 
 
 def test_a_program_has_the_session_tools_and_a_child_goes_on_with_its_session(desk: AcpDesk) -> None:
