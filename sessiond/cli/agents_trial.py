@@ -92,7 +92,8 @@ def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
     if _is_unattached(agent):
         return "no program is attached that runs it", "start the program that attaches as this agent"
     if answer["status"] != "error":
-        return "no reply in time", "it may wait for a permission or a login: start the program by hand once"
+        asks = ": sessiond questions, or" if agent["runtime"] == "acp" else ":"
+        return "no reply in time", f"it may wait for a permission or a login{asks} start the program by hand once"
     if _NO_SANDBOX.search(error_text):
         return error_text, f"what a sandbox needs stands in {SANDBOX_PAGE}"
     if _NOT_THERE.search(error_text):

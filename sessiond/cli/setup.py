@@ -36,12 +36,23 @@ MAIN = (
 
 
 class SetupPlan:
-    """The planned changes: lines for the configuration, commands that register the server, and how to undo both."""
+    """The planned changes: lines for the configuration, commands that register the server, and how to undo both.
+
+    `asks`: some of the agents ask for permission.
+    """
 
     def __init__(
-        self, path: Path, config: list[str], agents: list[str], commands: list[list[str]], undo: list[list[str]]
+        self,
+        path: Path,
+        config: list[str],
+        agents: list[str],
+        commands: list[list[str]],
+        undo: list[list[str]],
+        *,
+        asks: bool,
     ) -> None:
         self.path, self.config, self.agents, self.commands, self.undo = path, config, agents, commands, undo
+        self.asks = asks
 
     @property
     def is_empty(self) -> bool:
@@ -117,7 +128,8 @@ def _plan(config: Config, path: Path) -> SetupPlan | None:
     for hint in filter(None, (program.hint for program in new)):
         note(hint)
     agents = [program.preset for program in new]
-    return SetupPlan(path, _config_lines(path, new, tools=bool(commands)), agents, commands, undo)
+    asks = any(program.runtime == "acp" for program in new)
+    return SetupPlan(path, _config_lines(path, new, tools=bool(commands)), agents, commands, undo, asks=asks)
 
 
 def _config_lines(path: Path, found: list[DetectedProgram], *, tools: bool) -> list[str]:
@@ -212,6 +224,8 @@ def _tell_programs(plan: SetupPlan, *, quiet: bool) -> int:
         note("a daemon that runs takes the new lines with: sessiond config reload")
         if plan.agents:
             note(f'then try: sessiond send --agent {plan.agents[0]} "hello"')
+            if plan.asks:
+                note("what an agent asks permission for waits for you: sessiond questions")
     return status
 
 

@@ -128,6 +128,7 @@ def test_programs_that_speak_acp_become_agents_of_that_type(home: Home) -> None:
         ("codex", "acp", (f"{home.programs}/codex-acp",)),
         ("gemini", "exec", (f"{home.programs}/gemini",)),
     ]
+    assert done.stderr.splitlines()[-1] == "  what an agent asks permission for waits for you: sessiond questions"
     # An adapter is not asked to register the tool server: it gets it with each session.
     assert [call[:3] for call in home.calls()] == [["claude", "mcp", "add"], ["gemini", "mcp", "add"]]
 

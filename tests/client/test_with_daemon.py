@@ -165,11 +165,16 @@ async def test_an_async_agent_streams_makes_calls_and_answers(daemon: Daemon) ->
             async def answer(run: Any) -> str:
                 run.delta("let me ")
                 mine = await agent.call("sessions_list", _meta=run.meta)
-                return f"{run.message}: I see {mine['count']} (visibility: {mine['visibility']})"
+                answer = await run.ask("May I say it?", detail=run.message)
+                return f"{answer['note']}: I see {mine['count']} (visibility: {mine['visibility']})"
 
             async def watch() -> None:
                 async for event in owner.subscribe():
                     deltas.extend([event] if event.name == "session.delta" else [])
+                    if event.name == "question.asked":
+                        question = event["question"]
+                        given = {"id": question["id"], "optionId": "yes", "note": question["detail"]}
+                        await owner.call("questions.answer", given)
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(agent.attach, "bob", answer)
