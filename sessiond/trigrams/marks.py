@@ -20,27 +20,26 @@ class NumberedLine(NamedTuple):
 
 
 class MarkWriter:
-    """The marks of one block, from its first line on."""
+    """The marks of one block, which begins at `begin`."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: NumberedLine) -> None:
         self._words: list[str] = []
-        self._last = NumberedLine(0, 0)
+        self._last = begin
 
     def add(self, line: NumberedLine) -> None:
         """Mark a line of a message, if it is the first one, or not too close to the last that was marked."""
-        if not self._words:
-            self._last = line
-        elif line.offset - self._last.offset < SPACING_BYTES:
+        last = self._last
+        if self._words and line.offset - last.offset < SPACING_BYTES:
             return
-        word = f"{line.offset - self._last.offset}:{line.messages_before - self._last.messages_before}"
+        word = f"{line.offset - last.offset}:{line.messages_before - last.messages_before}"
         behind = line.messages_before + 1 - line.number
         self._words.append(f"{word}:{behind}" if behind else word)
         self._last = line
 
-    def take(self) -> str:
-        """The text of the marks; those of the next block follow."""
-        text, self._words = " ".join(self._words), []
-        return text
+    @property
+    def text(self) -> str:
+        """The marks so far."""
+        return " ".join(self._words)
 
 
 def find_mark(marks: str, begin: NumberedLine, offset: int) -> NumberedLine:

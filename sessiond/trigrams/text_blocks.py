@@ -76,10 +76,10 @@ class BlockCutter:
         self._count = _MessageCount(fd, dialect, record_limit, begin, messages)
         self.place, self.messages = begin, messages
         self._texts: list[str] = []
-        self._chars = self._begin = self._end = 0
-        self._messages_before = messages
+        self._chars = self._end = 0
+        self._begin = NumberedLine(begin, messages)
         self._times: list[int | None] = []
-        self._marks = MarkWriter()
+        self._marks = MarkWriter(self._begin)
 
     def steps(self) -> Iterator[TextBlock | None]:
         """The blocks; None wherever others may have their turn. Raises FileShorter and OSError."""
@@ -108,13 +108,14 @@ class BlockCutter:
         shown = [one for one in messages_in(record) if one.message is not None]
         text = "\n".join(text_of(one.message or b"", "\n") for one in shown)
         if text:
-            is_long = self._chars + len(text) > self._block_chars or end - self._begin > BLOCK_BYTES
+            is_long = self._chars + len(text) > self._block_chars or end - self._begin.offset > BLOCK_BYTES
             if self._texts and is_long:
                 block = self._close_block()
                 self.place, self.messages = begin, self._count.messages
                 yield block
             if not self._texts:
-                self._begin, self._messages_before = begin, self._count.messages
+                self._begin = NumberedLine(begin, self._count.messages)
+                self._marks = MarkWriter(self._begin)
             for at in range(0, len(text), _PIECE_CHARS):
                 self._texts.append(fold_case(text[at : at + _PIECE_CHARS]))
                 if len(text) > _PIECE_CHARS:
@@ -129,15 +130,15 @@ class BlockCutter:
 
     def _close_block(self) -> TextBlock:
         times = [time for time in self._times if time is not None]
-        is_known, marks = len(times) == len(self._times), self._marks.take()
+        is_known, is_counted = len(times) == len(self._times), not self._dialect.lists
         block = TextBlock(
-            begin=self._begin,
+            begin=self._begin.offset,
             end=self._end,
             text="".join(self._texts),
             oldest_ms=min(times) if is_known else None,
             newest_ms=max(times) if is_known else None,
-            messages_before=None if self._dialect.lists else self._messages_before,
-            marks="" if self._dialect.lists else marks,
+            messages_before=self._begin.messages_before if is_counted else None,
+            marks=self._marks.text if is_counted else "",
         )
         self._texts.clear()
         self._times.clear()

@@ -304,7 +304,8 @@ class _TruthfulNarrowed:
             joiner = ForwardJoiner(fd, LIMIT, dialect, place=0, count=0, is_known=True)
             lines = {line.offset: line for line in transcript.read_lines(fd, 0, LIMIT, dialect=dialect)}
             offset, found, done = 0, list[CandidateBlock](), 0
-            begin, before, has_text, times, marks = 0, 0, False, list[int | None](), MarkWriter()
+            begin, before, has_text, times = 0, 0, False, list[int | None]()
+            marks = MarkWriter(NumberedLine(0, 0))
             stop = choose.choice((0, 0.5, 1, 1)) * len(data)
             count = 0
             for text in data.split(b"\n")[:-1]:
@@ -321,10 +322,10 @@ class _TruthfulNarrowed:
                 has_text = has_text or self._text in fold_case(dialect.text_in(text))
                 offset += len(text) + 1
                 if choose.random() < 0.4:
-                    marked = "" if dialect.lists else marks.take()
                     if has_text or choose.random() < 0.3:
                         block = self._block(begin, offset, None if dialect.lists else before, times)
-                        found.append(block._replace(marks=marked))
+                        found.append(block._replace(marks="" if dialect.lists else marks.text))
+                    marks = MarkWriter(NumberedLine(offset, count))
                     begin, before, has_text, times, done = offset, count, False, [], offset
             return SessionCandidates(done, tuple(found))
 

@@ -152,7 +152,8 @@ def test_a_long_message_and_lines_over_the_limit(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 5), st.integers(0, 9)), max_size=30), st.text(max_size=20)
 )
 def test_the_last_mark_before_a_line_is_found_whatever_marks_say(steps: list[tuple[int, int, int]], text: str) -> None:
-    writer, at, before = MarkWriter(), 1000, 50
+    begin = NumberedLine(1000, 50)
+    writer, at, before = MarkWriter(begin), begin.offset, begin.messages_before
     marked: list[NumberedLine] = []
     for distance, more, behind in steps:
         at, before = at + distance, before + more
@@ -160,10 +161,8 @@ def test_the_last_mark_before_a_line_is_found_whatever_marks_say(steps: list[tup
         if not marked or at - marked[-1].offset >= SPACING_BYTES:
             marked.append(line)
         writer.add(line)
-    begin = NumberedLine(marked[0].offset, marked[0].messages_before) if marked else NumberedLine(0, 0)
-    marks = writer.take()
     for line in marked:
-        assert find_mark(marks, begin, line.offset) == line
-        assert find_mark(marks, begin, line.offset + SPACING_BYTES - 1) == line
-    assert writer.take() == ""
+        assert find_mark(writer.text, begin, line.offset) == line
+        assert find_mark(writer.text, begin, line.offset + SPACING_BYTES - 1) == line
+    assert not marked or find_mark(writer.text, begin, marked[0].offset - 1) == begin
     assert isinstance(find_mark(text, begin, 10), NumberedLine)
