@@ -147,6 +147,7 @@ async def _load_and_recover(parts: DaemonParts, watcher: Watcher, background: tr
     background.start_soon(parts.feed.run, watcher)
     background.start_soon(parts.saver.run)
     background.start_soon(parts.questions.run)
+    await background.start(parts.attending.run)
     await background.start(parts.host.acp_agents.run)
     await background.start(parts.supervisor.run)
     parts.notify_targets.reconfigure()

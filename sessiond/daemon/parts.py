@@ -86,7 +86,9 @@ class DaemonParts:
         self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
         self.host = self._build_host(sockets)
         self.questions, self.supervisor = self._build_runs()
-        self.attending = Attending(store, self.questions, clock, ids, agent_id=lambda: self.config().default_agent())
+        self.attending = Attending(
+            store, self.bus, self.questions, clock, ids, agent_id=lambda: self.config().default_agent()
+        )
         self.notifier = RuleNotifier(store, outbox, self.supervisor, self.config, clock, is_open=self.questions.is_open)
         self.feed = TranscriptFeed(
             store,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -12,6 +12,7 @@ from sessiond.methods.hooks_report import HooksReportParams, hooked_key
 from sessiond.methods.params import says
 from sessiond.methods.services import Context
 from sessiond.model.question import MAX_OPTIONS, MAX_TIMEOUT_S, QuestionOption, compose_draft
+from sessiond.questions.terminal_decisions import ToolUse
 from sessiond.rpc.method import Method
 
 
@@ -23,6 +24,10 @@ class HooksAskParams(HooksReportParams, frozen=True, kw_only=True):
         Meta(min_length=1, max_length=MAX_OPTIONS),
         says("The ways to answer: `{id, label, kind}`, where `kind` says what the option means."),
     ]
+    tool_name: Annotated[str | None, says("The tool for whose call a permission is asked.")] = None
+    tool_input: Annotated[
+        dict[str, Any] | None, says("What that call is given; the question is withdrawn once it has a result.")
+    ] = None
     timeout_seconds: Annotated[
         Annotated[float, Meta(ge=1, le=MAX_TIMEOUT_S)] | None,
         says("After so many seconds the question expires.", default="as long as the caller waits"),
@@ -39,7 +44,10 @@ async def handle(ctx: Context, params: HooksAskParams) -> AgentsAskResult:
     draft = compose_draft(params.title, params.options, detail=params.detail)
     if draft is None:
         raise InvalidParams("`$.title` has no character that can be shown.", field="$.title")
-    answer = await ctx.services.attending.ask(key, draft, params.timeout_seconds)
+    use = None
+    if params.tool_name is not None and params.tool_input is not None:
+        use = ToolUse(params.tool_name, params.tool_input)
+    answer = await ctx.services.attending.ask(key, draft, params.timeout_seconds, use)
     return AgentsAskResult(
         question_id=answer.question_id,
         outcome=answer.outcome,

@@ -11,10 +11,9 @@ import msgspec
 import trio
 
 from sessiond.errors import Forbidden, InvalidParams
-from sessiond.events.subscription import FollowPlace, Subscription
+from sessiond.events.wake_up import follow_quietly
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context, Services
-from sessiond.model.event import Event
 from sessiond.model.keys import is_inbox
 from sessiond.ranges import INBOX_WAIT_S
 from sessiond.rpc.method import Method
@@ -39,39 +38,6 @@ class SessionsInboxResult(Result, frozen=True, kw_only=True):
     messages: Annotated[list[KeptMessage], says("The unread messages, oldest first.")]
     cursor: Annotated[str, says("A cursor after the last of them; passed to the next call, it marks them as read.")]
     has_more: Annotated[bool, says("Whether there are more unread messages.")]
-
-
-class _EmptySink:
-    """The sink of `_WakeUp`, which never writes to it."""
-
-    def ready(self) -> bool:
-        return True
-
-    def write(self, event: Event) -> None:
-        pass
-
-    async def room(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-
-class _WakeUp(Subscription):
-    """Sets `event` whenever something happens in the session that it follows, and keeps no events."""
-
-    def __init__(self) -> None:
-        super().__init__(_EmptySink(), limit=0)
-        self.event = trio.Event()
-
-    def offer(self, event: Event) -> None:  # noqa: ARG002
-        self.event.set()
-
-    def start_lag(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
-        self.event.set()
-
-    def switch_session(self, key: str, place: FollowPlace) -> None:  # noqa: ARG002
-        self.event.set()
-
-    def reread(self, key: str, place: FollowPlace, *, live: bool) -> None:  # noqa: ARG002
-        self.event.set()
 
 
 async def handle(ctx: Context, params: SessionsInboxParams) -> SessionsInboxResult:
@@ -118,9 +84,8 @@ def _session_of(ctx: Context, named: str | None) -> Session:
 
 
 async def _page(services: Services, session: Session, start: Position, wait_s: float) -> inbox.InboxPage:
-    wake_up = _WakeUp()
-    services.bus.follow(wake_up, session.key, _sees)
-    try:
+    # The caller was checked in `_session_of`.
+    with follow_quietly(services.bus, session.key) as wake_up:
         with trio.move_on_after(wait_s):
             while True:
                 wake_up.event = trio.Event()
@@ -129,12 +94,6 @@ async def _page(services: Services, session: Session, start: Position, wait_s: f
                     return page
                 await wake_up.event.wait()
         return await inbox.page(services.store, session, start)
-    finally:
-        services.bus.forget(wake_up)
-
-
-def _sees(_key: str, _spawned_by: str | None, _transcript: bool) -> bool:
-    return True  # the caller was checked in `_session_of`
 
 
 METHOD = Method(

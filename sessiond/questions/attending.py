@@ -12,10 +12,12 @@ from collections.abc import Callable
 import trio
 
 from sessiond.clock import Clock, Ids
+from sessiond.events.bus import EventBus
 from sessiond.model.hook import ENDING, EVENTS, STARTING, TURNING, is_live
 from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.record import HOOK
 from sessiond.questions.desk import QuestionDesk
+from sessiond.questions.terminal_decisions import ToolUse, wait_decided
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 
@@ -27,10 +29,25 @@ class Attending:
     """Notes the hooks of other programs' sessions. `agent_id` is the agent in whose folder new transcripts lie."""
 
     def __init__(
-        self, store: SessionStore, desk: QuestionDesk, clock: Clock, ids: Ids, *, agent_id: Callable[[], str]
+        self,
+        store: SessionStore,
+        bus: EventBus,
+        desk: QuestionDesk,
+        clock: Clock,
+        ids: Ids,
+        *,
+        agent_id: Callable[[], str],
     ) -> None:
-        self._store, self._desk, self._clock, self._ids, self._agent_id = store, desk, clock, ids, agent_id
+        self._store, self._bus, self._desk, self._clock, self._ids = store, bus, desk, clock, ids
+        self._agent_id = agent_id
         self._making = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow what is decided in terminals, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
 
     def find(self, key: str) -> Session | None:
         """The session of ours that attends this one."""
@@ -50,18 +67,34 @@ class Attending:
             return
         session = await self._ensure(key)
         if event in TURNING:
+            # Programs do not tell of what was decided in the terminal, but only of what they do next.
             await self._withdraw_open(session)
         await self._store.append(session, [Custom(HOOK, {"event": event, "at": self._clock.wall_ms()})])
 
-    async def ask(self, key: str, draft: QuestionDraft, timeout_s: float | None) -> QuestionAnswer:
-        """Ask in the name of the session, and wait for the end of the question."""
-        return await self._desk.ask(await self._ensure(key), draft, timeout_s=timeout_s)
+    async def ask(self, key: str, draft: QuestionDraft, timeout_s: float | None, use: ToolUse | None) -> QuestionAnswer:
+        """Ask in the name of the session, and wait for the end of the question. `use` is the call for which a
+        permission is asked: its result in the program's transcript withdraws the question.
+        """
+        session, watching = await self._ensure(key), trio.CancelScope()
+        if use is not None and self._nursery is not None:
+            self._nursery.start_soon(self._withdraw_when_decided, session, draft, use, watching)
+        try:
+            return await self._desk.ask(session, draft, timeout_s=timeout_s)
+        finally:
+            watching.cancel()
 
-    async def _withdraw_open(self, session: Session) -> None:
-        """Programs do not tell of what is decided in the terminal, but only of what they do next."""
-        for asked in self._desk.open_questions():
-            if asked.session is session:
-                await self._desk.withdraw(asked.question.id, DECIDED_THERE)
+    async def _withdraw_when_decided(
+        self, session: Session, draft: QuestionDraft, use: ToolUse, watching: trio.CancelScope
+    ) -> None:
+        with watching:
+            await wait_decided(self._store, self._bus, session.key, use)
+            await self._withdraw_open(session, draft.title)
+
+    async def _withdraw_open(self, session: Session, title: str | None = None) -> None:
+        """Withdraw what the session asks: all of it, or the oldest with this title."""
+        mine = [asked for asked in self._desk.open_questions() if asked.session is session]
+        for asked in mine if title is None else [asked for asked in mine if asked.question.title == title][:1]:
+            await self._desk.withdraw(asked.question.id, DECIDED_THERE)
 
     async def _ensure(self, key: str) -> Session:
         async with self._making:

@@ -64,10 +64,12 @@ class Catalog:
 
     def load(self, sessions: list[Session]) -> None:
         """Add many sessions at once, which is faster than inserting each into the order."""
-        for session in sessions:
-            if session.entry.attends is not None:
+        attending = [session for session in sessions if session.entry.attends is not None]
+        if attending:
+            for session in attending:
                 self._claim(session)
-        live = sessions = [session for session in sessions if session.entry.attends is None]
+            sessions = [session for session in sessions if session.entry.attends is None]
+        live = sessions
         if not self._claim_distinct(sessions):
             for session in sessions:
                 self._claim(session)

@@ -192,6 +192,20 @@ def test_without_a_daemon_the_program_asks_itself(desk: Desk, program: Any) -> N
     desk.daemon.wait_for((desk.workspace / "birds.txt").exists, "the tool did not run")
 
 
+def test_what_is_decided_in_the_terminal_is_withdrawn(desk: Desk, program: Any) -> None:
+    if program.name != "claude":
+        pytest.skip("its own prompt does not show while a hook waits")
+    desk.start()
+    desk.ask_for("birds.txt; sleep 5")
+    desk.wait_for_question("birds.txt")
+    desk.terminal.wait_for("Do you want to proceed?")
+    desk.terminal.type("Enter")
+    desk.daemon.wait_for((desk.workspace / "birds.txt").exists, "the tool did not run")
+    desk.daemon.wait_for(lambda: not desk.daemon.call("questions.list", open=True)["questions"], "it is still asked")
+    [question] = desk.daemon.call("questions.list")["questions"]
+    assert question["status"] == "withdrawn"
+
+
 def test_a_daemon_that_dies_while_it_asks_leaves_the_program_its_own_prompt(desk: Desk, program: Any) -> None:
     desk.start()
     desk.ask_for("birds.txt")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 from support.foreign_daemon import READER, daemon
-from support.hooked import KEY, OPTIONS, Shift, claude_file, named, report, send_ask
+from support.hooked import KEY, OPTIONS, Shift, claude_file, claude_line, named, report, send_ask
 from support.questions import wait_for_question
 
 from sessiond.model.caller import Caller
@@ -79,6 +79,43 @@ async def test_what_was_decided_in_the_terminal_is_withdrawn_when_the_program_go
             await report(owner, tmp_path, event)
             answer = (await hook.answer(asking))["result"]
             assert (answer["outcome"], "optionId" in answer) == ("withdrawn", False), event
+
+
+async def test_the_result_of_the_call_in_the_transcript_withdraws_its_question(tmp_path: Path) -> None:
+    path = claude_file(tmp_path)
+    given = {"command": "ls", "description": "look"}
+
+    def write(number: int, result: bool) -> None:
+        """A call of the tool, or its result, as the program writes it."""
+        block: dict[str, object] = {"type": "tool_use", "id": f"t{number}", "name": "Bash", "input": given}
+        if result:
+            block = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "a"}
+        line = json.loads(claude_line(f"{number}{result}", "user" if result else "assistant"))
+        line["message"] |= {"content": [block]}
+        with path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+    write(1, False)
+    write(1, True)
+    use = {"toolName": "Bash", "toolInput": {**given, "timeout": 10}}
+    async with daemon(tmp_path) as (parts, owner), parts.connect() as hook:
+        other = await send_ask(hook, tmp_path, "Bash: rm", toolName="Bash", toolInput={"command": "rm"})
+        asking = await send_ask(hook, tmp_path, **use)
+        with trio.fail_after(30):
+            while len((await owner.call("questions.list", open=True))["questions"]) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+        write(2, False)
+        write(2, True)
+        answer = (await hook.answer(asking))["result"]
+        assert answer["outcome"] == "withdrawn"
+        questions = {one["title"]: one for one in (await owner.call("questions.list"))["questions"]}
+        assert {title: one["status"] for title, one in questions.items()} == {
+            "Bash: ls": "withdrawn",
+            "Bash: rm": "open",
+        }
+        assert questions["Bash: ls"]["answer"]["reason"] == "it was decided in the terminal"
+        await owner.call("questions.answer", id=questions["Bash: rm"]["id"], optionId="deny")
+        assert (await hook.answer(other))["result"]["optionId"] == "deny"
 
 
 async def test_two_permissions_at_once_are_answered_each_for_itself(tmp_path: Path) -> None:

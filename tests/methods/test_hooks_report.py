@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import trio
 from support.foreign_daemon import CONFIG, READER, daemon, home_of
 from support.foreign_sessions import UUID
 from support.hooked import ID, KEY, Shift, claude_file, claude_line, claude_path, named, report
@@ -292,3 +294,52 @@ async def test_a_root_that_is_a_symlink_is_known_under_both_names(tmp_path: Path
         for path in paths:
             params = {**named(tmp_path, "Stop"), "transcriptPath": str(path)}
             assert await owner.call("hooks.report", **params) == {"known": True}
+
+
+async def test_its_transcript_may_be_removed_and_copied_like_any_other(tmp_path: Path) -> None:
+    claude_file(tmp_path)
+    async with daemon(tmp_path) as (parts, owner):
+        await report(owner, tmp_path, "UserPromptSubmit")
+        await owner.call("sessions.subscribe")
+        first = attending(parts)
+        path = tmp_path / "store" / first.path
+        kept = path.read_bytes()
+        # A copy beside it, as of a backup: the original stays the one.
+        copy = path.with_name("aaaaaaaa-copy.jsonl")
+        copy.write_bytes(kept)
+        while len(parts.services.store.catalog.by_id) < 2:  # noqa: ASYNC110 - nothing tells of it
+            await trio.sleep(0.005)
+        assert attending(parts) is first
+        path.unlink()
+        while attending(parts) is first:  # noqa: ASYNC110
+            await trio.sleep(0.005)
+        copy.unlink()
+        while attending(parts) is not None:  # noqa: ASYNC110
+            await trio.sleep(0.005)
+        assert (await row(owner))["state"] == "idle"
+        await report(owner, tmp_path, "Stop")
+        assert (await row(owner))["state"] == "done"
+        path.write_bytes(kept)
+        while first.session_id not in parts.services.store.catalog.by_id:  # noqa: ASYNC110
+            await trio.sleep(0.005)
+        # Of two the newer one counts, as of two sessions of one key.
+        assert (await row(owner))["state"] == "done"
+        assert await keys(owner) == [KEY]
+        assert await keys(owner, includeArchived=True) == [KEY]
+        changed = [one["params"] for one in owner.events if one["method"] == "sessions.changed"]
+        assert {one["sessionKey"] for one in changed} == {KEY}
+        assert not [one for one in owner.events if one["method"] == "session.message"]
+
+
+async def test_a_transcript_that_was_rewritten_still_attends_its_session(tmp_path: Path) -> None:
+    claude_file(tmp_path)
+    async with daemon(tmp_path) as (parts, owner):
+        await report(owner, tmp_path, "UserPromptSubmit")
+        session = attending(parts)
+        path = tmp_path / "store" / session.path
+        path.write_bytes(b"")
+        await report(owner, tmp_path, "Stop")
+        assert attending(parts) is session
+        assert (await row(owner))["state"] == "done"
+        assert json.loads(path.read_bytes().splitlines()[0])["attends"] == KEY
+        assert await keys(owner) == [KEY]

@@ -56,7 +56,7 @@ async def report(owner: Connection, tmp_path: Path, event: str, session: str = I
     return await owner.call("hooks.report", **named(tmp_path, event, session), **more)
 
 
-async def send_ask(owner: Connection, tmp_path: Path, title: str = "Bash: ls", session: str = ID) -> int:
+async def send_ask(owner: Connection, tmp_path: Path, title: str = "Bash: ls", session: str = ID, **more: Any) -> int:
     """Ask without waiting; the request's id."""
     params = named(tmp_path, "PermissionRequest", session)
-    return await owner.send("hooks.ask", **params, title=title, options=OPTIONS)
+    return await owner.send("hooks.ask", **params, title=title, options=OPTIONS, **more)

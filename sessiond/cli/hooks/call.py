@@ -67,7 +67,7 @@ def _ask(link: ClientLink, event: HookEvent) -> None:
     if permission is None:
         return
     params = {"title": permission.title, "detail": permission.detail, "options": permission.options}
-    answer = _call(link, "hooks.ask", {**event.params(), **params}, None)
+    answer = _call(link, "hooks.ask", {**event.params(), **params, **permission.use}, None)
     decision = print_decision(permission, answer)
     if decision is not None:
         _write(decision)

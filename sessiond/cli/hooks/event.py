@@ -17,6 +17,7 @@ MAX_ID_CHARS = 200
 MAX_TITLE_CHARS = 1000
 MAX_DETAIL_CHARS = 16_000
 MAX_LABEL_CHARS = 200
+MAX_USE_CHARS = 64_000
 # So many of the rules that a program offers to remember are offered.
 MAX_SUGGESTIONS = 4
 ALLOW, DENY = "allow", "deny"
@@ -36,10 +37,14 @@ class HookEvent:
 
 
 class Permission:
-    """The question whether a tool may run. `rules` are what the program would remember, by the id of their option."""
+    """The question whether a tool may run. `rules` are what the program would remember, by the id of their option;
+    `use` is the call as the daemon may find it in the program's transcript, empty where it is too long.
+    """
 
-    def __init__(self, title: str, detail: str, options: list[dict[str, str]], rules: dict[str, Any]) -> None:
-        self.title, self.detail, self.options, self.rules = title, detail, options, rules
+    def __init__(
+        self, title: str, detail: str, options: list[dict[str, str]], rules: dict[str, Any], use: dict[str, Any]
+    ) -> None:
+        self.title, self.detail, self.options, self.rules, self.use = title, detail, options, rules, use
 
 
 def read_event(data: bytes) -> HookEvent | None:
@@ -77,7 +82,8 @@ def read_permission(event: HookEvent) -> Permission | None:
             rules[ident] = rule
             options.append({"id": ident, "label": label[:MAX_LABEL_CHARS], "kind": "allow_always"})
     options.append({"id": DENY, "label": "Deny", "kind": "reject_once"})
-    return Permission(title[:MAX_TITLE_CHARS], _describe_input(fields), options, rules)
+    use = {"toolName": tool, "toolInput": fields} if 0 < len(_dump(fields)) <= MAX_USE_CHARS else {}
+    return Permission(title[:MAX_TITLE_CHARS], _describe_input(fields), options, rules, use)
 
 
 def _subject(fields: dict[str, Any]) -> str:
