@@ -34,7 +34,7 @@ class AnswerView(Result, frozen=True, kw_only=True):
 
 
 class QuestionView(Result, frozen=True, kw_only=True):
-    """One question; times are milliseconds since 1970. Its texts need the scope `read` or `answer`."""
+    """One question. Its texts need the scope `read` or `answer`."""
 
     id: Annotated[str, says("Its id.")]
     session_key: Annotated[str, says("The canonical key of the session that asks.")]
@@ -44,8 +44,8 @@ class QuestionView(Result, frozen=True, kw_only=True):
     detail: Annotated[str | None, says("More of it, on several lines.")] = None
     options: Annotated[list[QuestionOption], says("The ways to answer, in the agent's own words.")]
     status: Annotated[QuestionStatus, says("`open`, or how it ended.")]
-    asked_at: Annotated[int, says("When it was asked.")]
-    expires_at: Annotated[int | None, says("When it expires.")] = None
+    asked_at: Annotated[int, says("When it was asked, in milliseconds since 1970.")]
+    expires_at: Annotated[int | None, says("When it expires, in milliseconds since 1970.")] = None
     tool_call_id: Annotated[str | None, says("The tool call for which permission is asked.")] = None
     kind: Annotated[str | None, says("What the tool call does, as its agent says: `edit`, `execute`.")] = None
     answer: Annotated[AnswerView | None, says("How it ended, unless it is open.")] = None

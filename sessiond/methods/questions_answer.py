@@ -43,8 +43,11 @@ class QuestionsAnswerResult(Result, frozen=True, kw_only=True):
 async def handle(ctx: Context, params: QuestionsAnswerParams) -> QuestionsAnswerResult:
     services, caller = ctx.services, ctx.caller
     catalog, rules = services.store.catalog, visibility.rules_from(services.config)
-    asking = asking_key(services.questions.find_session(params.id))
-    if not resolve.reaches(catalog, services.sight_of(caller), asking):
+    session = services.questions.find_session(params.id)
+    asking = asking_key(session) if session is not None else resolve.NOBODYS_KEY
+    # Also for a missing one, which takes as long as a hidden one then.
+    is_visible = resolve.may_name(catalog, services.sight_of(caller), None, asking)
+    if session is None or not is_visible:
         raise no_such_question(params.id)
     answering.check_answer(caller, asking, rules, lambda key: resolve.spawner_of(catalog, key))
     by = answering.name_of(caller, rules)

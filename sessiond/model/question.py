@@ -46,9 +46,11 @@ _Word = Annotated[str, Meta(max_length=_MAX_WORD_CHARS)]
 class QuestionOption(msgspec.Struct, frozen=True):
     """One way to answer. `label` is in the agent's own words; `kind` says what it means."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=MAX_OPTION_ID_BYTES)]
-    label: Annotated[str, Meta(max_length=MAX_LABEL_CHARS)]
-    kind: OptionKind
+    id: Annotated[
+        str, Meta(min_length=1, max_length=MAX_OPTION_ID_BYTES, description="Its id, at most 200 bytes in UTF-8.")
+    ]
+    label: Annotated[str, Meta(max_length=MAX_LABEL_CHARS, description="What it says, in the agent's own words.")]
+    kind: Annotated[OptionKind, Meta(description="What it means.")]
 
 
 class QuestionDraft(msgspec.Struct, frozen=True, kw_only=True):

@@ -177,14 +177,12 @@ class QuestionDesk:
         asked = self._open.get(question_id)
         return asked is not None and asked.answer is None
 
-    def find_session(self, question_id: str) -> Session:
-        """The session in which the question was asked. NotFound."""
+    def find_session(self, question_id: str) -> Session | None:
+        """The session in which the question was asked; None where there is no such question."""
         asked = self._open.get(question_id)
         if asked is not None:
             return asked.session
-        for session, _ in self._find_refs(question_id):
-            return session
-        raise no_such_question(question_id)
+        return next((session for session, _ in self._find_refs(question_id)), None)
 
     def _find_refs(self, question_id: str) -> Iterator[tuple[Session, QuestionRef]]:
         for session in self._store.catalog.asking_sessions():

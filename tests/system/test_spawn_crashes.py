@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from faults.faulty_daemons import FaultyDaemon, FaultyDaemons
-from faults.shim import Call, Mode, Point
+from faults.kill_sweep import kill_at_every_call
 from support.announcements import announcements, wait_for_announcement
 from support.real_daemon import Daemon
-from support.sampling import amount, spread
+from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
@@ -30,92 +27,15 @@ retainOnSessionKeep = true
 FILES = [{"name": "a", "content": "x" * 1000}, {"name": "b", "content": "y" * 1000}]
 
 
-# A loaded machine may write in two commits what it writes in one as a rule, so that a run makes a call or two more. The
-# points are those of the shortest of some runs, and one that was not reached is tried again.
-COUNTED_RUNS, ATTEMPTS = 3, 3
-
-
-class KillSweep:
-    """Kills the daemon before each of the calls with which one action changes its files, and after the last of them.
-
-    The calls are counted over all threads. Each kill happens on a copy of the same store.
-    """
-
-    def __init__(self, daemons: FaultyDaemons, template: FaultyDaemon, act: Callable[[FaultyDaemon], None]) -> None:
-        self._daemons, self._template, self._act = daemons, template, act
-        self.calls = min((self._count() for _ in range(COUNTED_RUNS)), key=lambda calls: calls[-1].number)
-
-    def _count(self) -> list[Call]:
-        with self._daemons.create(self._template) as daemon:
-            daemon.start(CONFIG)
-            daemon.control.arm(None)
-            self._act_until_synced(daemon)
-            return daemon.control.calls()
-
-    def points(self) -> list[Point]:
-        """Where it is killed."""
-        last = self.calls[-1].number
-        return [*(Point(Mode.KILL_BEFORE, number) for number in range(1, last + 1)), Point(Mode.KILL_AFTER, last)]
-
-    def kill_at(self, point: Point, check: Callable[[FaultyDaemon, str], None]) -> bool:
-        """Act until the daemon is killed there, restart and check it; returns whether it was killed."""
-        return any(self._try_once(point, check) for _ in range(ATTEMPTS))
-
-    def _try_once(self, point: Point, check: Callable[[FaultyDaemon, str], None]) -> bool:
-        with self._daemons.create(self._template) as daemon:
-            daemon.start(CONFIG)
-            daemon.control.arm(point)
-            self._act_until_synced(daemon)
-            is_hit = daemon.control.hit > 0
-            if is_hit:
-                assert daemon.process.wait() == -signal.SIGKILL
-                daemon.control.disarm()
-                daemon.start()
-            check(daemon, self.name_of(point))
-            return is_hit
-
-    def _act_until_synced(self, daemon: FaultyDaemon) -> None:
-        with suppress(OSError):
-            self._act(daemon)
-        # Records can be read before they are synced.
-        daemon.wait_for(lambda: daemon.control.hit or _is_synced(daemon), "neither killed nor synced")
-
-    def name_of(self, point: Point) -> str:
-        """The point, and the call that had its number when the calls were counted."""
-        calls = {call.number: str(call) for call in self.calls}
-        return f"{point} ({calls.get(point.number, 'a call that changed nothing')})"
-
-
-def _is_synced(daemon: FaultyDaemon) -> bool:
-    """Whether the last call to each transcript was its sync."""
-    last = {call.path: call.name for call in daemon.control.calls() if call.path.endswith(".jsonl")}
-    return bool(last) and set(last.values()) == {"sync"}
-
-
-def _kill_at_every_call(
-    daemons: FaultyDaemons, act: Callable[[FaultyDaemon], None], check: Callable[[FaultyDaemon, str], None], most: int
-) -> Counter[str]:
-    """Kill an action at its calls, or `most` of them; returns how many calls of each name it makes."""
-    with daemons.create() as template:
-        template.start(CONFIG)
-        act(template)  # once, so that the folders exist
-        template.stop()
-        sweep = KillSweep(daemons, template, act)
-        points = spread(sweep.points(), most)
-        missed = [sweep.name_of(point) for point in points if not sweep.kill_at(point, check)]
-        assert not missed, f"not reached: {missed}; the calls were {[*map(str, sweep.calls)]}"
-        return Counter(call.name for call in sweep.calls)
-
-
 def test_kill_9_at_any_step_of_a_spawn_leaves_an_announced_child_or_nothing(daemons: FaultyDaemons) -> None:
-    counts = _kill_at_every_call(daemons, _spawn_until_killed_or_announced, _check_spawns_are_complete, 6)
+    counts = kill_at_every_call(daemons, CONFIG, _spawn_until_killed_or_announced, _check_spawns_are_complete, 6)
     # Journal, both files, their manifest, transcript; and the records of the run, the announcement, that it was made.
     assert counts["create"] == 5 and counts["write"] >= 8 and counts["sync"] >= 12
     assert (counts["mkdir"], counts["rename"], counts["remove"]) == (1, 2, 1)
 
 
 def test_kill_9_at_any_step_of_a_message_with_files_leaves_no_file_without_a_record(daemons: FaultyDaemons) -> None:
-    counts = _kill_at_every_call(daemons, _send_until_killed_or_answered, _check_files_have_records, 5)
+    counts = kill_at_every_call(daemons, CONFIG, _send_until_killed_or_answered, _check_files_have_records, 5)
     assert counts["create"] == 4 and counts["write"] >= 6 and counts["sync"] >= 9
     assert (counts["mkdir"], counts["rename"], counts["remove"]) == (1, 2, 0)
 

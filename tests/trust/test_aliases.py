@@ -61,6 +61,14 @@ CALLS: dict[str, list[dict[str, Any]]] = {
     ],
     "sessions.resolve": [{"key": "ALIAS"}, {"sessionId": "ALIAS"}, {"label": "ALIAS"}],
     "sessions.preview": [{"keys": ["ALIAS"]}],
+    "questions.list": [{"sessionKey": "ALIAS"}],
+    "hooks.report": [{"event": "Stop", "sessionId": "ALIAS", "transcriptPath": "/x"}],
+    "hooks.ask": [
+        {
+            **{"event": "PermissionRequest", "sessionId": "ALIAS", "transcriptPath": "/x", "title": "x"},
+            "options": [{"id": "a", "label": "A", "kind": "allow_once"}],
+        }
+    ],
     "sessions.usage": [{"key": "ALIAS"}],
     "chat.send": [{"sessionKey": "ALIAS", "message": "x"}],
     "chat.inject": [{"sessionKey": "ALIAS", "messages": [{"role": "user", "content": "x"}]}],

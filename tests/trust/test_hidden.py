@@ -51,6 +51,7 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "sessions.messages.subscribe": {"key": "?"},
     "sessions.messages.unsubscribe": {"key": "?"},
     "tokens.mint": {"sessionKey": "?", "scopes": ["list"]},
+    "questions.list": {"sessionKey": "?"},
 }
 # These name no session, or return lists, which contain only what the caller may see.
 WITHOUT_NAME = {
@@ -58,8 +59,11 @@ WITHOUT_NAME = {
     *("sessions_list", "sessions.list", "sessions_spawn", "sessions.prune", "sessions.import"),
     *("sessions.subscribe", "sessions.unsubscribe", "agents.attach", "channels.attach", "run.event", "tokens.revoke"),
     *("http.open", "http.close"),
+    # For the owner alone.
+    *("hooks.report", "hooks.ask"),
 }
-BY_RUN = {"agent.wait"}
+# `agents.ask` is for who lives the run. Ids of questions are random; test_questions_answer.py compares the words.
+BY_RUN = {"agent.wait", "agents.ask", "questions.answer"}
 
 
 def test_every_method_is_in_a_table_here() -> None:
