@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import trio.testing
 from support.supervised_runs import MAIN, run_harness
 
@@ -31,6 +32,7 @@ async def test_after_any_cut_each_question_is_answered_as_its_record_says_or_wit
             if not number:
                 await harness.desk.answer(asked.question.id, "yes", None, by="owner", road="socket")
                 await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(1)  # they are listed by the time at which they were asked
         template = harness.copy_store(tmp_path / "template")
         place = session.path
         nursery.cancel_scope.cancel()
