@@ -65,7 +65,10 @@ CALLS: dict[str, list[dict[str, Any]]] = {
     "hooks.report": [{"event": "Stop", "sessionId": "ALIAS", "transcriptPath": "/x"}],
     "hooks.ask": [
         {
-            **{"event": "PermissionRequest", "sessionId": "ALIAS", "transcriptPath": "/x", "title": "x"},
+            "event": "PermissionRequest",
+            "sessionId": "ALIAS",
+            "transcriptPath": "/x",
+            "title": "x",
             "options": [{"id": "a", "label": "A", "kind": "allow_once"}],
         }
     ],
