@@ -82,7 +82,9 @@ class Desk:
         self.workspace = home.parent / "workspace"
         self.workspace.mkdir()
         self._program, self._path, self._home = program, path, home
-        self._environ = {"HOME": str(home), "PATH": os.environ["PATH"], **program.setup(home, model.port)}
+        # Without a search for tools the stub sees all of them.
+        self._environ = {"HOME": str(home), "PATH": os.environ["PATH"], "ENABLE_TOOL_SEARCH": "false"}
+        self._environ |= program.setup(home, model.port)
         daemon.environ["HOME"] = str(home)
         done = self.cli("hook", "install", program.name, "--write", "--socket", str(daemon.socket))
         assert done.returncode == 0, done.stderr
@@ -204,6 +206,19 @@ def test_what_is_decided_in_the_terminal_is_withdrawn(desk: Desk, program: Any) 
     desk.daemon.wait_for(lambda: not desk.daemon.call("questions.list", open=True)["questions"], "it is still asked")
     [question] = desk.daemon.call("questions.list")["questions"]
     assert question["status"] == "withdrawn"
+
+
+def test_what_an_agent_lets_a_person_choose_is_chosen_from_elsewhere(desk: Desk, program: Any) -> None:
+    if program.name != "claude":
+        pytest.skip("its agents ask in their own words")
+    desk.start()
+    birds = [{"label": "Heron", "description": "grey"}, {"label": "Wren", "description": "small"}]
+    asked = {"question": "Which bird?", "header": "Bird", "options": birds, "multiSelect": False}
+    desk.terminal.say(f"please CALL AskUserQuestion {json.dumps({'questions': [asked]})}")
+    question = desk.wait_for_question("Which bird?")
+    chosen = {"id": question["id"], "optionId": "2"}
+    assert desk.cli("call", "questions.answer", json.dumps(chosen)).returncode == 0
+    desk.wait_for_request('"Which bird?"="Wren"')
 
 
 def test_a_daemon_that_dies_while_it_asks_leaves_the_program_its_own_prompt(desk: Desk, program: Any) -> None:

@@ -15,6 +15,7 @@ from support.fake_daemon import NO_ANSWER, FakeDaemon, Refusal
 from support.patience import PATIENCE_S
 
 from sessiond import cli
+from sessiond.cli.hooks.call import read_stdin
 
 BODY = {
     "session_id": "b7cf7d93-213e-4882-a973-3017e9167ff4",
@@ -95,6 +96,25 @@ def test_nothing_is_printed_where_anything_is_amiss(fake: FakeDaemon, tmp_path: 
         fake.calls.get()
     assert hook(fake.path, asks, SESSIOND_TOKEN_FILE=str(tmp_path / "token")) == ""
     assert fake.calls.empty()
+
+
+def test_what_does_not_end_and_what_is_too_long_is_no_hook() -> None:
+    def read(data: bytes, most: int, *, ends: bool = True) -> bytes | None:
+        reading, writing = os.pipe()
+        try:
+            os.write(writing, data)
+            if ends:
+                os.close(writing)
+            return read_stdin(reading, most=most, limit_s=0.01 if not ends else PATIENCE_S)
+        finally:
+            os.close(reading)
+            if not ends:
+                os.close(writing)
+
+    assert read(b"x" * 1000, 1000) == b"x" * 1000
+    assert read(b"x" * 1001, 1000) is None
+    assert read(b"{}", 1000, ends=False) is None
+    assert read(b"", 1000) == b""
 
 
 def test_a_slow_daemon_is_waited_for_a_second(fake: FakeDaemon) -> None:

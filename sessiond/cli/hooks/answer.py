@@ -22,10 +22,8 @@ def print_decision(permission: Permission, answer: dict[str, Any]) -> str | None
     decision: dict[str, Any]
     if not option["kind"].startswith("allow"):
         decision = {"behavior": "deny", "message": answer.get("note") or DENIED}
-    elif option["id"] in permission.rules:
-        decision = {"behavior": "allow", "updatedPermissions": [permission.rules[option["id"]]]}
     else:
-        decision = {"behavior": "allow"}
+        decision = {"behavior": "allow", **permission.grants.get(option["id"], {})}
     return _print("PermissionRequest", {"decision": decision})
 
 

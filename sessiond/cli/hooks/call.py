@@ -99,18 +99,18 @@ def _wait_readable(link: ClientLink, deadline: float | None) -> None:
         raise ConnectionLost("the program has ended")
 
 
-def read_stdin() -> bytes | None:
+def read_stdin(fd: int = 0, *, most: int = MAX_STDIN_BYTES, limit_s: float = STDIN_S) -> bytes | None:
     """Everything on standard input; None where that is too much, or does not end."""
     parts: list[bytes] = []
-    size, deadline = 0, time.monotonic() + STDIN_S
+    size, deadline = 0, time.monotonic() + limit_s
     try:
-        while select.select([0], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            part = os.read(0, 1 << 16)
+        while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(fd, 1 << 16)
             if not part:
                 return b"".join(parts)
             parts.append(part)
             size += len(part)
-            if size > MAX_STDIN_BYTES:
+            if size > most:
                 return None
     except (OSError, ValueError):
         pass

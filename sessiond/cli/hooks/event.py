@@ -21,8 +21,10 @@ MAX_USE_CHARS = 64_000
 # So many of the rules that a program offers to remember are offered.
 MAX_SUGGESTIONS = 4
 ALLOW, DENY = "allow", "deny"
-# Tools that ask the person something themselves: allowing them would be no answer.
-INTERACTIVE = ("AskUserQuestion",)
+# The tool with which Claude Code lets its agent ask the person something: to allow it would be no answer.
+QUESTIONING = "AskUserQuestion"
+# Beside the choices of the agent there is one more, not to answer.
+MAX_CHOICES = 15
 
 
 class HookEvent:
@@ -37,14 +39,15 @@ class HookEvent:
 
 
 class Permission:
-    """The question whether a tool may run. `rules` are what the program would remember, by the id of their option;
-    `use` is the call as the daemon may find it in the program's transcript, empty where it is too long.
+    """The question whether a tool may run. `grants` are what a decision says more, by the id of its option; `use` is
+    the call as the daemon may find it in the program's transcript, empty where it is too long.
     """
 
     def __init__(
-        self, title: str, detail: str, options: list[dict[str, str]], rules: dict[str, Any], use: dict[str, Any]
+        self, title: str, detail: str, options: list[dict[str, str]], grants: dict[str, Any], use: dict[str, Any]
     ) -> None:
-        self.title, self.detail, self.options, self.rules, self.use = title, detail, options, rules, use
+        self.title, self.detail, self.options = title[:MAX_TITLE_CHARS], detail, options
+        self.grants, self.use = grants, use
 
 
 def read_event(data: bytes) -> HookEvent | None:
@@ -67,23 +70,46 @@ def read_event(data: bytes) -> HookEvent | None:
 def read_permission(event: HookEvent) -> Permission | None:
     """The question of a `PermissionRequest`; None where only the program itself can ask it."""
     tool, given = event.body.get("tool_name"), event.body.get("tool_input")
-    if not isinstance(tool, str) or not tool or tool in INTERACTIVE:
+    if not isinstance(tool, str) or not tool:
         return None
     fields = given if isinstance(given, dict) else {}
+    use = {"toolName": tool, "toolInput": fields} if 0 < len(_dump(fields)) <= MAX_USE_CHARS else {}
+    if tool == QUESTIONING:
+        return _read_choices(fields, use)
     subject = _subject(fields)
     title = f"{tool}: {subject}" if subject else tool
     options = [{"id": ALLOW, "label": "Allow", "kind": "allow_once"}]
-    rules: dict[str, Any] = {}
+    grants: dict[str, Any] = {}
     suggested = event.body.get("permission_suggestions")
     for rule in suggested if isinstance(suggested, list) else []:
         label = _describe_rule(rule)
-        if label is not None and len(rules) < MAX_SUGGESTIONS:
-            ident = f"always-{len(rules) + 1}"
-            rules[ident] = rule
+        if label is not None and len(grants) < MAX_SUGGESTIONS:
+            ident = f"always-{len(grants) + 1}"
+            grants[ident] = {"updatedPermissions": [rule]}
             options.append({"id": ident, "label": label[:MAX_LABEL_CHARS], "kind": "allow_always"})
     options.append({"id": DENY, "label": "Deny", "kind": "reject_once"})
-    use = {"toolName": tool, "toolInput": fields} if 0 < len(_dump(fields)) <= MAX_USE_CHARS else {}
-    return Permission(title[:MAX_TITLE_CHARS], _describe_input(fields), options, rules, use)
+    return Permission(title, _describe_input(fields), options, grants, use)
+
+
+def _read_choices(fields: dict[str, Any], use: dict[str, Any]) -> Permission | None:
+    """What an agent lets a person choose from; None for several questions, and for several answers to one."""
+    match fields.get("questions"):
+        case [{"question": str(question), "options": [*choices], "multiSelect": False}]:
+            pass
+        case _:
+            return None
+    labels = [one.get("label") if isinstance(one, dict) else None for one in choices]
+    if not (0 < len(labels) <= MAX_CHOICES and all(isinstance(label, str) and label for label in labels)):
+        return None
+    grants: dict[str, Any] = {}
+    options, described = [], []
+    for number, (label, choice) in enumerate(zip(map(str, labels), choices, strict=True), 1):
+        options.append({"id": str(number), "label": label[:MAX_LABEL_CHARS], "kind": "allow_once"})
+        grants[str(number)] = {"updatedInput": {**fields, "answers": {question: label}}}
+        if isinstance(choice.get("description"), str):
+            described.append(f"{label}: {choice['description']}")
+    options.append({"id": DENY, "label": "Do not answer", "kind": "reject_once"})
+    return Permission(question, "\n".join(described)[:MAX_DETAIL_CHARS], options, grants, use)
 
 
 def _subject(fields: dict[str, Any]) -> str:

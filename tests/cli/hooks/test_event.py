@@ -111,6 +111,13 @@ _json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+_choice = st.fixed_dictionaries({}, optional={"label": st.text(max_size=3) | _json, "description": _json}) | _json
+_questions = st.lists(
+    st.fixed_dictionaries(
+        {"question": st.text(max_size=3), "multiSelect": st.booleans(), "options": st.lists(_choice, max_size=17)}
+    ),
+    max_size=2,
+)
 _rule = _json | st.fixed_dictionaries(
     {"type": st.sampled_from(["addRules", "setMode", "addDirectories"])},
     optional={"behavior": st.just("allow"), "rules": _json, "mode": _json, "directories": _json, "destination": _json},
@@ -118,9 +125,10 @@ _rule = _json | st.fixed_dictionaries(
 _body = st.fixed_dictionaries(
     {},
     optional={
-        **dict.fromkeys(("hook_event_name", "session_id", "tool_name"), st.just("Bash") | _json),
+        **dict.fromkeys(("hook_event_name", "session_id"), st.just("Stop") | _json),
+        "tool_name": st.sampled_from(["Bash", "AskUserQuestion"]) | _json,
         "transcript_path": st.just("/x.jsonl") | _json,
-        "tool_input": st.dictionaries(st.sampled_from(["command", "url", "x"]), _json) | _json,
+        "tool_input": st.dictionaries(st.sampled_from(["command", "url", "questions"]), _questions | _json) | _json,
         "permission_suggestions": st.lists(_rule, max_size=6) | _json,
     },
 )
@@ -138,7 +146,7 @@ def test_any_bytes_are_an_event_or_nothing(data: bytes) -> None:
     permission = read_permission(event)
     if permission is not None:
         ids = [one["id"] for one in permission.options]
-        assert ids[0] == "allow" and ids[-1] == "deny" and len(set(ids)) == len(ids)
+        assert ids[-1] == "deny" and len(set(ids)) == len(ids)
         for chosen in ids:
             printed = print_decision(permission, {"outcome": "answered", "optionId": chosen})
             assert printed is not None
@@ -153,7 +161,40 @@ def test_a_file_of_megabytes_is_cut_before_it_is_asked_about() -> None:
     assert len(permission.detail) < MAX_DETAIL_CHARS + 100
 
 
-def test_a_tool_that_asks_the_person_itself_is_left_to_the_program() -> None:
-    event = read_event(json.dumps({**CLAUDE, "tool_name": "AskUserQuestion"}).encode())
+BIRDS = [{"label": "Heron", "description": "grey"}, {"label": "Wren", "description": "small"}]
+CHOICE = {"question": "Which bird?", "header": "Bird", "options": BIRDS, "multiSelect": False}
+
+
+def test_what_an_agent_lets_a_person_choose_is_asked_with_its_choices() -> None:
+    given = {"questions": [CHOICE]}
+    permission = read({**CLAUDE, "tool_name": "AskUserQuestion", "tool_input": given})
+    assert (permission.title, permission.detail) == ("Which bird?", "Heron: grey\nWren: small")
+    assert [(one["id"], one["label"]) for one in permission.options] == [
+        ("1", "Heron"),
+        ("2", "Wren"),
+        ("deny", "Do not answer"),
+    ]
+    printed = print_decision(permission, {"outcome": "answered", "optionId": "2"})
+    decision = json.loads(printed or "")["hookSpecificOutput"]["decision"]
+    assert decision == {"behavior": "allow", "updatedInput": {**given, "answers": {"Which bird?": "Wren"}}}
+
+
+@check_each(
+    "questions",
+    [
+        [CHOICE, CHOICE],
+        [],
+        None,
+        [{**CHOICE, "multiSelect": True}],
+        [{**CHOICE, "options": []}],
+        [{**CHOICE, "options": ["Heron"]}],
+        [{**CHOICE, "options": [{"label": ""}]}],
+        [{**CHOICE, "options": [{"label": str(number)} for number in range(16)]}],
+        [{**CHOICE, "question": 5}],
+    ],
+)
+def test_what_cannot_be_asked_with_one_choice_is_left_to_the_program(questions: Any) -> None:
+    body = {**CLAUDE, "tool_name": "AskUserQuestion", "tool_input": {"questions": questions}}
+    event = read_event(json.dumps(body).encode())
     assert event is not None
     assert read_permission(event) is None
