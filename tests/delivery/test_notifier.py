@@ -89,8 +89,9 @@ class NotifyHarness:
         self.notifier: RuleNotifier
 
     async def wait_until_empty(self) -> None:
-        while self.outbox.pending:  # noqa: ASYNC110 - under an autojump clock, a sleep lets every other task go on
-            await trio.sleep(0.1)
+        with trio.fail_after(4000):  # of a clock that jumps; a target is given up after 1835
+            while self.outbox.pending:  # noqa: ASYNC110 - a sleep lets every other task go on
+                await trio.sleep(1)
 
     async def settle(self) -> None:
         await trio.sleep(1)

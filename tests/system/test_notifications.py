@@ -117,7 +117,9 @@ def test_a_question_an_error_and_a_marked_session_are_told_by_command_and_url(
 def test_a_reload_takes_rules_over_and_a_bad_one_changes_nothing(
     daemon: Daemon, server: NotifiedServer, tmp_path: Path
 ) -> None:
-    daemon.start(AGENTS)
+    daemon.start(AGENTS + '[[notify]]\ncommand = ["notify-sned"]\nwhen = ["waiting"]\n')
+    found = [one for one in daemon.call("daemon.doctor")["findings"] if one["thing"] == "notifications"]
+    assert [one["what"] for one in found] == ["notify[0]: the program notify-sned is not there"]
     daemon.reply("agent:bad:main", "x")
     daemon.config.write_text(AGENTS + url_rule(server, 'agents = ["b*"]\nbody = true'))
     assert daemon.cli("config", "reload").returncode == 0
@@ -140,10 +142,11 @@ class KilledDaemon(Daemon):
         return True  # also in a whole run, which would start a thousand interpreters
 
     def live(self, rng: random.Random, act: Any) -> None:
-        """Start it, let it work, and kill it at a random moment."""
+        """Start it, let it work, and end it at a random moment: killed as a rule, told to stop now and then."""
         self.be_born()
         self.start(until_loaded=rng.random() < 0.7)
-        killer = threading.Timer(min(rng.expovariate(1 / MEAN_LIFE_S), LONGEST_LIFE_S), self.kill)
+        end = self.kill if rng.random() < 0.8 else self.stop
+        killer = threading.Timer(min(rng.expovariate(1 / MEAN_LIFE_S), LONGEST_LIFE_S), end)
         killer.start()
         with suppress(OSError):
             act()
