@@ -238,7 +238,8 @@ class PromptTurn:
             if reply.denied is not None:
                 self._note_denial(request, reply.denied)
 
-        self._asking.start_soon(self._waiting.ask, request, question, note)
+        # Added at once: a task begins at any time, and the next frame may take the request back.
+        self._asking.start_soon(self._waiting.ask, self._waiting.add(request, question), note)
 
     def _note_denial(self, request: AgentRequest, reason: str, *, is_noted: bool = True) -> None:
         """Say why a call goes on no further: in its result where the agent says nothing more of it, and on the run."""

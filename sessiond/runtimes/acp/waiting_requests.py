@@ -19,7 +19,9 @@ from sessiond.runtimes.runtime import RunSink
 TAKEN_BACK = "the agent took its request back"
 
 
-class _WaitingRequest:
+class WaitingRequest:
+    """A request for which a person is asked."""
+
     def __init__(self, request: AgentRequest, question: AgentQuestion) -> None:
         self.request, self.question = request, question
         self.scope = trio.CancelScope()
@@ -30,14 +32,17 @@ class WaitingRequests:
 
     def __init__(self, connection: AgentConnection, sink: RunSink, timeout_s: float | None) -> None:
         self._connection, self._sink, self._timeout_s = connection, sink, timeout_s
-        self._waiting: list[_WaitingRequest] = []
+        self._waiting: list[WaitingRequest] = []
 
-    async def ask(
-        self, request: AgentRequest, question: AgentQuestion, note_reply: Callable[[AgentReply], None]
-    ) -> None:
-        """Ask a person and answer the request. Cancelled: the question is withdrawn, and `cancel_all` answers."""
-        waiting = _WaitingRequest(request, question)
+    def add(self, request: AgentRequest, question: AgentQuestion) -> WaitingRequest:
+        """From now on the agent can take it back, also before it is asked."""
+        waiting = WaitingRequest(request, question)
         self._waiting.append(waiting)
+        return waiting
+
+    async def ask(self, waiting: WaitingRequest, note_reply: Callable[[AgentReply], None]) -> None:
+        """Ask a person and answer the request. Cancelled: the question is withdrawn, and `cancel_all` answers."""
+        question = waiting.question
         reply = question.cancel(TAKEN_BACK)
         with waiting.scope:
             try:
@@ -59,7 +64,7 @@ class WaitingRequests:
         for waiting in list(self._waiting):
             self._answer(waiting, waiting.question.cancel(reason))
 
-    def _answer(self, waiting: _WaitingRequest, reply: AgentReply) -> None:
+    def _answer(self, waiting: WaitingRequest, reply: AgentReply) -> None:
         with suppress(ValueError):
             self._waiting.remove(waiting)
             self._connection.answer(waiting.request, reply.result)
