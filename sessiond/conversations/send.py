@@ -18,8 +18,9 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock
 from sessiond.config.settings import Config
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
+from sessiond.errors import Unsupported
 from sessiond.events.feed import TranscriptFeed
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import agent_of, is_foreign
 from sessiond.model.message import user_message
 from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
 from sessiond.runs.message_files import accept_with_files
@@ -103,6 +104,12 @@ class MessageSender:
             known = await self._supervisor.find_accepted(target, request, on_queued)
             if known is not None:
                 return SentMessage(known, target, kept=kept)
+        if message.files and is_foreign(target.key):
+            raise Unsupported(
+                f"{target.key} is live in a terminal, in a folder of its own: files cannot be sent there; say in the"
+                " message where they are",
+                code="attachments_unsupported",
+            )
         prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
         if source is not None:
             self._provenance.check(source, target)  # before the reset: a refused message must not reset the session

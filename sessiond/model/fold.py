@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, MAX_QUESTION_REFS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
-from sessiond.model.hook import fold_hook
+from sessiond.model.hook import fold_hook, read_hook
 from sessiond.model.keys import ForeignKey
 from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
 from sessiond.model.message import UNKNOWN_MODEL, text_of
@@ -84,6 +84,8 @@ def ineffective_reason(entry: Entry, record: Record) -> str | None:
         if is_full(entry):
             return f"a question asked while {MAX_QUESTION_REFS} were open already, as many as a session may have"
         return f"a {records.QUESTION} record that asks nothing" if read_question(record.data) is None else None
+    if record.custom_type == records.HOOK:
+        return f"a {records.HOOK} record that says nothing" if read_hook(record.data, 0) is None else None
     note = lax.decode_fitting(record.data, kind) if kind is not None else None
     if isinstance(note, RunNote) and note.status == "accepted" and len(entry.runs) >= MAX_OPEN_RUNS:
         return f"a run accepted while {MAX_OPEN_RUNS} were open already, as many as a session may have"

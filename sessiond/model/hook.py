@@ -35,13 +35,19 @@ class _HookNote(msgspec.Struct, frozen=True, gc=False):
     at: object
 
 
-def fold_hook(entry: Entry, data: bytes | None, offset: int) -> Entry:
-    """The entry after a hook. An event that is not known, or has no time, is as if it were not there."""
+def read_hook(data: bytes | None, offset: int) -> HookFact | None:
+    """The hook in the data of a record at `offset`; None for an event that is not known, or has no time."""
     note = lax.decode_fitting(data, _HookNote)
     at = whole_ms(note.at) if note is not None else None
     if note is None or at is None or note.event not in EVENTS:
-        return entry
-    return replace(entry, hook=HookFact(note.event, at, offset))
+        return None
+    return HookFact(note.event, at, offset)
+
+
+def fold_hook(entry: Entry, data: bytes | None, offset: int) -> Entry:
+    """The entry after a hook."""
+    hook = read_hook(data, offset)
+    return replace(entry, hook=hook) if hook is not None else entry
 
 
 def is_live(entry: Entry, now_ms: int) -> bool:

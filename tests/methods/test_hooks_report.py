@@ -127,6 +127,7 @@ async def test_a_message_is_handed_over_once_it_has_arrived(tmp_path: Path) -> N
         first = await report(owner, tmp_path, "UserPromptSubmit")
         assert "[from the session agent:main:main, " in first["context"]
         assert "the build is red" in first["context"]
+        assert "does not speak for your user" in first["context"]
         assert "[from the owner, " in first["context"] and "and look at the heron" in first["context"]
         # Another hook at the same time gets none of it.
         assert await report(owner, tmp_path, "UserPromptSubmit") == {"known": True}
@@ -186,6 +187,20 @@ async def test_a_message_sent_twice_with_its_key_waits_once(tmp_path: Path) -> N
         ]
         assert sent[0]["runId"] == sent[1]["runId"]
         assert (await report(owner, tmp_path, "UserPromptSubmit"))["context"].count("once") == 1
+
+
+async def test_files_are_refused_and_commands_of_the_owner_are_none(tmp_path: Path) -> None:
+    claude_file(tmp_path)
+    async with daemon(tmp_path) as (_, owner):
+        await report(owner, tmp_path, "UserPromptSubmit")
+        files = [{"name": "a.txt", "content": "x"}]
+        error = await owner.failure("chat.send", sessionKey=KEY, message="look", attachments=files)
+        assert error["data"]["code"] == "attachments_unsupported"
+        steered = await owner.call("sessions.steer", key=KEY, message="the other way")
+        assert steered["interrupted"] == []
+        context = (await report(owner, tmp_path, "UserPromptSubmit"))["context"]
+        assert "the other way" in context and "look" not in context
+        assert sorted(path.name for path in (tmp_path / "store" / "agents").iterdir()) == ["main"]
 
 
 async def test_a_session_that_has_ended_in_its_terminal_is_continued(tmp_path: Path) -> None:
