@@ -69,7 +69,7 @@ COMMAND = Command(
     run=run,
     options=(
         Option("--print", "Print the address instead of opening a browser.", kind="flag"),
-        Option("--write", "The page may also send and spawn.", kind="flag"),
+        Option("--write", "The page may also send, spawn and answer.", kind="flag"),
         Option("--admin", "The page may do everything.", kind="flag"),
         Option(
             "--ttl",

@@ -1,4 +1,4 @@
-/** @file An error of the daemon, or its silence. */
+/** An error of the daemon, or its silence. */
 
 // The same call would fail again.
 const LASTING = new Set([
@@ -15,12 +15,9 @@ export class CallError extends Error {
 	/** @param {number} code @param {string} type @param {string} message @param {Record<string, any>} [data] */
 	constructor(code, type, message, data = {}) {
 		super(message);
-		this.name = "CallError";
 		this.code = code;
 		this.type = type;
 		this.data = data;
-		/** @type {string | undefined} */
-		this.reason = data.code;
 		/** @type {number | undefined} */
 		this.retryAfterMs = data.retryAfterMs;
 	}

@@ -1,4 +1,4 @@
-/** @file The daemon, as the page talks to it: calls, and streams that lose and double nothing. Knows no DOM. */
+/** The daemon, as the page talks to it: calls, and streams that lose and double nothing. */
 
 import { CallError, callErrorOf } from "./call-error.js";
 import { Backoff, Streams } from "./streams.js";
@@ -6,14 +6,14 @@ import { Backoff, Streams } from "./streams.js";
 export { CallError } from "./call-error.js";
 
 const STORED = "sessiond.token";
-/** A restart takes less. */
 const AWAY_MS = 4000;
-/** As long as a restart may take. */
+/** Longer than a restart takes. */
 const RECONNECT_MS = 10_000;
 // They read, or set a given state.
 const REPEATABLE = new Set([
 	"agents_list",
 	"chat.history",
+	"questions.list",
 	"sessions_history",
 	"sessions_search",
 	"sessions.list",
@@ -69,7 +69,8 @@ export class Client extends EventTarget {
 
 	/** @param {Scope} scope */
 	may(scope) {
-		return this.caller.scopes.includes(scope) || this.caller.scopes.includes("admin");
+		const { scopes } = this.caller;
+		return scopes.includes(scope) || (scope !== "answer" && scopes.includes("admin"));
 	}
 
 	retry() {
@@ -122,13 +123,14 @@ export class Client extends EventTarget {
 	}
 
 	/** Returns what ends it. @param {SessionsFollower} follower */
-	followSessions({ onChanged, onFresh, onError }) {
+	followSessions({ onChanged, onFresh, onQuestion, onError }) {
 		return this.follow({
 			isMain: true,
 			request: () => ({ path: "/events", headers: {} }),
 			onEvent: async (name, data) => {
 				if (name === "changed") onChanged(data);
 				else if (name === "ready") await onFresh();
+				else onQuestion?.(data);
 			},
 			onError,
 		});

@@ -1,4 +1,4 @@
-/** @file Code or output as it stands, with a button that copies it. */
+/** Code or output as it stands, with a button that copies it. */
 
 import { copyButton } from "./copy-button.js";
 import { h, wordButton } from "./element.js";

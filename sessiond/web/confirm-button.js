@@ -1,4 +1,4 @@
-/** @file A button that asks once before it acts. */
+/** A button that asks once before it acts. */
 
 import { h } from "./element.js";
 

@@ -1,4 +1,4 @@
-/** @file The line at the foot: whether the daemon is there, what the page may do. */
+/** The line at the foot: whether the daemon is there, what the page may do. */
 
 import { confirmButton } from "./confirm-button.js";
 import { fill, h, wordButton } from "./element.js";
@@ -48,8 +48,7 @@ export class ConnectionState extends HTMLElement {
 		retry.hidden = !["reconnecting", "away"].includes(client.state);
 		const newest = Math.max(0, ...[...list.rows.byKey.values()].map(({ updatedAt }) => updatedAt));
 		const more = list.olderCursor === null ? "" : " and older ones";
-		const scoped = list.visibility === "all" ? "" : ` that this page may see (${list.visibility})`;
-		const count = `${formatPlural(list.rows.size, "session")}${more}${scoped}`;
+		const count = `${formatPlural(list.rows.size, "session")}${more}`;
 		facts.textContent = list.rows.size === 0 ? "" : `${count}, newest message ${formatPast(newest, Date.now())}`;
 	}
 }

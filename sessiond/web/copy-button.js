@@ -1,4 +1,4 @@
-/** @file A button that copies a text. */
+/** A button that copies a text. */
 
 import { h, wordButton } from "./element.js";
 

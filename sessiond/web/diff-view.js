@@ -1,4 +1,4 @@
-/** @file What a tool call changes in a file. */
+/** What a tool call changes in a file. */
 
 import { copyButton } from "./copy-button.js";
 import { h, wordButton } from "./element.js";

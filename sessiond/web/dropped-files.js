@@ -1,4 +1,4 @@
-/** @file Files chosen or dropped, as attachments of a message. */
+/** Files chosen or dropped, as attachments of a message. */
 
 import { fill, h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
@@ -21,13 +21,9 @@ export class DroppedFiles extends HTMLElement {
 			const total = this.files.reduce((sum, { bytes }) => sum + bytes, file.size);
 			if (total > MOST_BYTES)
 				throw new Error(`${file.name} does not fit: all files together may have ${formatBytes(MOST_BYTES)}.`);
-			this.files.push({
-				name: file.name,
-				content: await base64Of(file),
-				encoding: "base64",
-				bytes: file.size,
-				...(file.type && { mimeType: file.type }),
-			});
+			const content = await base64Of(file);
+			const type = file.type && { mimeType: file.type };
+			this.files.push({ bytes: file.size, sent: { name: file.name, content, encoding: "base64", ...type } });
 		}
 		this.render();
 	}
@@ -38,12 +34,7 @@ export class DroppedFiles extends HTMLElement {
 	}
 
 	get attachments() {
-		return this.files.map(({ name, content, encoding, mimeType }) => ({
-			name,
-			content,
-			encoding,
-			...(mimeType && { mimeType }),
-		}));
+		return this.files.map(({ sent }) => sent);
 	}
 
 	render() {
@@ -60,7 +51,7 @@ export class DroppedFiles extends HTMLElement {
 			this.files = this.files.filter((one) => one !== file);
 			this.render();
 		};
-		const name = safeLine(file.name, 60);
+		const name = safeLine(file.sent.name, 60);
 		return h(
 			"span.file",
 			{},

@@ -1,4 +1,4 @@
-/** @file Builds elements of text and elements, never of markup: the one way to make nodes. Keeps them in step with a list. */
+/** Builds elements of text and elements, never of markup: the one way to make nodes. */
 
 import { safeAddress } from "./plain-text.js";
 
@@ -20,9 +20,9 @@ export function h(name, props = {}, ...children) {
 	return element;
 }
 
-/** @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] */
-export function button(label, onclick, props = {}) {
-	return h("button", { type: "button", onclick, ...props }, label);
+/** @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] @param {...Child} more */
+export function button(label, onclick, props = {}, ...more) {
+	return h("button", { type: "button", onclick, ...props }, label, ...more);
 }
 
 /** @param {Child} label @param {(event: any) => void} onclick @param {Props} [props] */
@@ -47,6 +47,9 @@ export function svg(tag, props = {}, ...children) {
 	element.append(...children);
 	return element;
 }
+
+/** @param {() => void} work */
+export const nextFrame = (work) => requestAnimationFrame(work);
 
 /** @param {Element} parent @param {...(Child | Child[])} children */
 export function fill(parent, ...children) {

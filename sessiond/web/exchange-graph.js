@@ -1,4 +1,4 @@
-/** @file Who writes to whom, drawn: a line for each session, arcs beside them. */
+/** Who writes to whom, drawn: a line for each session, arcs beside them. */
 
 import { fill, h, svg } from "./element.js";
 import { fetchExchanges } from "./exchanges.js";
@@ -48,20 +48,16 @@ export class ExchangeGraph extends HTMLElement {
 
 /** @param {Exchange} exchange @param {string[]} keys */
 function arcOf({ from, to, messages, isSpawn }, keys) {
-	const [start, end] = [keys.indexOf(from), keys.indexOf(to)].map((line) => (line + 0.5) * LINE_PX);
-	if (start === undefined || end === undefined) return [];
+	const [start, end] = [keys.indexOf(from), keys.indexOf(to)];
 	// Both directions of a pair are to be seen.
-	const [shift, depth] = [
-		end > start ? 4 : -4,
-		Math.min(WIDTH_PX - 12, 14 + Math.abs(end - start) / 5 + (end > start ? 8 : 0)),
-	];
-	const [y1, y2, x] = [start + shift, end - shift, WIDTH_PX - 8];
+	const shift = end > start ? 0.65 : 0.35;
+	const [y1, y2, x] = [(start + shift) * LINE_PX, (end + 1 - shift) * LINE_PX, WIDTH_PX - 8];
+	const deep = x - Math.min(x, 12 + 6 * Math.abs(end - start));
 	const kind = messages > 0 ? "messages" : isSpawn ? "spawn" : "";
 	return [
 		svg("path", {
 			class: kind,
-			d: `M${x} ${y1}C${x - depth} ${y1} ${x - depth} ${y2} ${x} ${y2}`,
-			"stroke-width": Math.min(4, 1 + Math.log2(1 + messages) / 2),
+			d: `M${x} ${y1}C${deep} ${y1} ${deep} ${y2} ${x} ${y2}`,
 		}),
 		svg("path", { class: `${kind} arrow`, d: `M${x + 4} ${y2}l-6 -4v8Z` }),
 	];
@@ -73,7 +69,7 @@ function lineElement(page, key, isSelf, sentence) {
 	const name = page.nameOf(key);
 	const mark = row ? stateMark(stateOf(row)) : null;
 	const word = isSelf ? h("strong", {}, h("bdi", {}, name)) : page.link(key);
-	return h("li", { title: `${name}: ${sentence}` }, mark, word, h("span.unseen", {}, sentence));
+	return h("li", {}, mark, word, h("span.unseen", {}, sentence));
 }
 
 /** @param {string} key @param {Exchange[]} exchanges @param {PageContext} page */

@@ -1,4 +1,4 @@
-/** @file Who writes to whom around a session, counted. Knows no DOM. */
+/** Who writes to whom around a session, counted. */
 
 import { partsOf, speakerOf } from "./message-parts.js";
 import { objectOr } from "./plain-text.js";
@@ -18,14 +18,10 @@ export async function fetchExchanges(client, key, rows, signal) {
 	const theirs = await Promise.all(neighbours.map((one) => messagesOf(client, one, signal).catch(() => [])));
 	for (const [at, one] of neighbours.entries()) found.addMessages(one, theirs[at] ?? []);
 	const keys = [key, ...neighbours];
-	const isShown = (/** @type {Exchange} */ one) =>
-		(one.messages > 0 || one.isSpawn) && keys.includes(one.from) && keys.includes(one.to);
-	return {
-		keys: keys.filter(
-			(one) => one === key || found.all.some((pair) => isShown(pair) && [pair.from, pair.to].includes(one)),
-		),
-		exchanges: found.all.filter(isShown),
-	};
+	const exchanges = found.all.filter(
+		({ from, to, messages, isSpawn }) => (messages > 0 || isSpawn) && keys.includes(from) && keys.includes(to),
+	);
+	return { keys: [...new Set([key, ...exchanges.flatMap(({ from, to }) => [from, to])])], exchanges };
 }
 
 export class Exchanges {
@@ -62,11 +58,7 @@ export class Exchanges {
 	}
 
 	get keys() {
-		/** @type {Map<string, number>} */
-		const weights = new Map();
-		for (const { from, to, messages } of this.all)
-			for (const key of [from, to]) weights.set(key, (weights.get(key) ?? 0) + messages);
-		return [...weights].sort((one, other) => other[1] - one[1]).map(([key]) => key);
+		return [...new Set(this.all.flatMap(({ from, to }) => [from, to]))];
 	}
 }
 

@@ -1,4 +1,4 @@
-/** @file The right column: facts of a session, its relatives, what can be done with it. */
+/** The right column: facts of a session, its relatives, what can be done with it. */
 
 import { confirmButton } from "./confirm-button.js";
 import { copyButton } from "./copy-button.js";
@@ -70,7 +70,6 @@ export class FactsPanel extends HTMLElement {
 		];
 		const version = JSON.stringify([row, family, formatAge(row.updatedAt, Date.now())]);
 		if (version === this.version) return;
-		// What one types in is not made anew.
 		const isTouched = actions.contains(document.activeElement);
 		this.version = version;
 		fill(facts, ...factsOf(row).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
@@ -196,7 +195,6 @@ function factsOf(row) {
 		["Cost", row.estimatedCostUsd ? formatCost(row.estimatedCostUsd) : null],
 		["Messages", row.messageCount === undefined ? "still being counted" : formatCount(row.messageCount)],
 		["Last run", row.runtimeMs ? formatDuration(row.runtimeMs) : null],
-		["Waits in line", row.queuedRuns ? formatCount(row.queuedRuns) : null],
 		["Sandbox", row.sandboxed ? "yes" : null],
 		["Began", h("time", { title: formatMoment(row.createdAt) }, formatPast(row.createdAt, now))],
 		["Last message", h("time", { title: formatMoment(row.updatedAt) }, formatPast(row.updatedAt, now))],

@@ -1,15 +1,13 @@
-/** @file Signs in and asks for the first rows while the rest of the page is still on its way. Knows no DOM. */
+/** Signs in and asks for the first rows while the rest of the page is still on its way. */
 
 import { Client } from "./client.js";
 
-// As many as a screen has.
 const FIRST_ROWS = 30;
 
 export const client = new Client();
 export const signedIn = client.open(takeCode());
 /** @type {Promise<ListAnswer>} */
 export const firstRows = signedIn.then(() => client.call("sessions.list", { limit: FIRST_ROWS }));
-// Whoever waits for it is told.
 firstRows.catch(() => {});
 
 /** The one-time code, cleared before anything else happens. */

@@ -1,4 +1,4 @@
-/** @file Numbers, times and sizes for people. Knows no DOM. */
+/** Numbers, times and sizes for people. */
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
@@ -88,9 +88,9 @@ export function formatBytes(bytes) {
 	return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
 }
 
-/** @param {number} count @param {string} noun @param {string} [plural] */
-export function formatPlural(count, noun, plural = `${noun}s`) {
-	return count === 1 ? `1 ${noun}` : `${formatCount(count)} ${plural}`;
+/** @param {number} count @param {string} noun */
+export function formatPlural(count, noun) {
+	return count === 1 ? `1 ${noun}` : `${formatCount(count)} ${noun}s`;
 }
 
 /** @param {string} path */

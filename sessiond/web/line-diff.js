@@ -1,4 +1,4 @@
-/** @file The lines in which two texts differ, and those of a patch. Knows no DOM. */
+/** The lines in which two texts differ, and those of a patch. */
 
 // Beyond it all old lines stand before all new ones.
 const MOST_CELLS = 1_000_000;

@@ -1,4 +1,4 @@
-/** @file Asks before a link of a transcript is opened. */
+/** Asks before a link of a transcript is opened. */
 
 import { copyButton } from "./copy-button.js";
 import { button, h } from "./element.js";

@@ -1,4 +1,4 @@
-/** @file What a run writes just now; a whole paragraph stays the node that it is. */
+/** What a run writes just now; a whole paragraph stays the node that it is. */
 
 import { h, keepChildren } from "./element.js";
 import { safeText } from "./plain-text.js";

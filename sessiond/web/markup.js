@@ -1,4 +1,4 @@
-/** @file The markup of agents as plain data, in linear time. Knows no DOM. */
+/** The markup of agents as plain data, in linear time. */
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
 const HEADING = /^(#{1,6})\s+(\S.*)$/;

@@ -1,9 +1,9 @@
-/** @file Where one writes to a session: draft, files, send, steer, stop. */
+/** Where one writes to a session: draft, files, send, steer, stop. */
 
 import { confirmButton } from "./confirm-button.js";
 import { DroppedFiles } from "./dropped-files.js";
 import { button, fill, h, wordButton } from "./element.js";
-import { attempt } from "./problem-note.js";
+import { attempt, mayOnlyRead } from "./problem-note.js";
 import { isLive } from "./session-state.js";
 
 export class MessageComposer extends HTMLElement {
@@ -42,13 +42,7 @@ export class MessageComposer extends HTMLElement {
 			h("div.line", {}, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton),
 			this.hint,
 		);
-		this.readOnly = h(
-			"p.hint",
-			{},
-			"This page may only read. ",
-			h("code", {}, "sessiond web --write"),
-			" opens one that may send.",
-		);
+		this.readOnly = mayOnlyRead("send");
 		this.append(this.form, this.readOnly);
 	}
 
@@ -68,11 +62,7 @@ export class MessageComposer extends HTMLElement {
 		this.readOnly.hidden = may;
 		this.steerButton.hidden = !live;
 		this.stopButton.hidden = !live;
-		text.placeholder = row?.readOnly
-			? `Go on with this ${row.source} session`
-			: live
-				? "Send after this run, or steer it"
-				: "Message";
+		text.placeholder = live ? "Send after this run, or steer it" : "Message";
 		this.hint.textContent = row?.readOnly
 			? `A message goes on in a copy of it; ${row.source} keeps the session as it is.`
 			: "";

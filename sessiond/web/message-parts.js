@@ -1,4 +1,4 @@
-/** @file The parts of any message, whoever wrote it. Knows no DOM. */
+/** The parts of any message, whoever wrote it. */
 
 import { objectOr, safeLine, textOr } from "./plain-text.js";
 

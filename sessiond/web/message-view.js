@@ -1,4 +1,4 @@
-/** @file One message: who and when, its parts, the raw record. */
+/** One message: who and when, its parts, the raw record. */
 
 import { CodeBlock } from "./code-block.js";
 import { copyButton } from "./copy-button.js";
@@ -9,30 +9,27 @@ import { objectOr, safeLine } from "./plain-text.js";
 import { RichText } from "./rich-text.js";
 import { ToolCall } from "./tool-call.js";
 
-// A message may have 100,000 tool calls.
 const PARTS_AT_ONCE = 100;
 // What the daemon writes in place of what is too large.
 const OMITTED = "[sessions_history omitted: message too large]";
 
 export class MessageView extends HTMLElement {
-	constructor() {
+	/** @param {MessagePiece} piece @param {MessageActions} actions */
+	constructor(piece, actions) {
 		super();
-		/** @type {MessagePiece | null} */
-		this.piece = null;
-		/** @type {MessageActions | null} */
-		this.actions = null;
+		this.piece = piece;
+		this.actions = actions;
 		this.most = PARTS_AT_ONCE;
 		this.margin = h("div.margin");
 		this.body = h("div.body");
 		this.tools = h("div.tools");
 	}
 
-	/** What somebody opened stays open. @param {MessagePiece} piece @param {MessageActions} actions */
-	show(piece, actions) {
-		const isNew = this.piece === null;
-		const isChanged = isNew || this.piece?.isFirst !== piece.isFirst || this.piece?.entry.cursor !== piece.entry.cursor;
+	/** What somebody opened stays open. @param {MessagePiece} piece */
+	show(piece) {
+		const isNew = this.body.parentNode === null;
+		const isChanged = isNew || this.piece.isFirst !== piece.isFirst || this.piece.entry.cursor !== piece.entry.cursor;
 		this.piece = piece;
-		this.actions = actions;
 		if (isNew) {
 			this.setAttribute("role", "article");
 			this.setAttribute("tabindex", "-1");
@@ -52,7 +49,7 @@ export class MessageView extends HTMLElement {
 
 	/** @param {string} word */
 	fillMargin(word) {
-		const { piece } = this.given();
+		const { piece } = this;
 		const { entry, isFirst } = piece;
 		const model = typeof entry.message.model === "string" ? safeLine(entry.message.model) : "";
 		const when =
@@ -77,7 +74,7 @@ export class MessageView extends HTMLElement {
 	}
 
 	bodyItems() {
-		const { piece, actions } = this.given();
+		const { piece, actions } = this;
 		const { message, cursor } = piece.entry;
 		const omitted = objectOr(message.omitted).bytes;
 		// Another message with such a field hides nothing by it.
@@ -99,12 +96,12 @@ export class MessageView extends HTMLElement {
 
 	/** @param {string} from */
 	senderItem(from) {
-		const { actions } = this.given();
+		const { actions } = this;
 		return line("sender", () => h("p.sender", {}, "from ", actions.link(from, { title: safeLine(from) })));
 	}
 
 	orphanItem() {
-		const { entry } = this.given().piece;
+		const { entry } = this.piece;
 		const name = resultOf(entry.message).name || String(entry.message.role);
 		return this.callItem({ kind: "toolCall", id: entry.id, name, args: entry.message.command ?? "" }, entry);
 	}
@@ -124,7 +121,7 @@ export class MessageView extends HTMLElement {
 				return line(`thinking ${at} ${part.text.length}`, build);
 			}
 			case "toolCall":
-				return this.callItem(part, this.given().piece.results.get(part.id), at);
+				return this.callItem(part, this.piece.results.get(part.id), at);
 			case "image":
 				return line(`image ${at}`, () => imageElement(part));
 			default:
@@ -134,7 +131,7 @@ export class MessageView extends HTMLElement {
 
 	/** @param {ToolCallPart} part @param {Entry | undefined} result @returns {BodyItem} */
 	callItem({ id, name, args }, result, at = 0) {
-		const { entry, isRunning } = this.given().piece;
+		const { entry, isRunning } = this.piece;
 		const call = { id, name, args, at: entry.at, result, isLive: isRunning };
 		const version = result?.cursor ?? String(isRunning);
 		return {
@@ -156,7 +153,7 @@ export class MessageView extends HTMLElement {
 	}
 
 	fillTools() {
-		const { message, seq } = this.given().piece.entry;
+		const { message, seq } = this.piece.entry;
 		const raw = wordButton("Raw", () => this.toggleRaw(raw), {
 			"aria-expanded": "false",
 			"aria-label": `Raw record of message ${seq}`,
@@ -170,7 +167,7 @@ export class MessageView extends HTMLElement {
 
 	/** @param {HTMLElement} button */
 	async toggleRaw(button) {
-		const { piece, actions } = this.given();
+		const { piece, actions } = this;
 		const shown = this.querySelector(":scope > .raw");
 		button.setAttribute("aria-expanded", String(!shown));
 		if (shown) return shown.remove();
@@ -178,12 +175,6 @@ export class MessageView extends HTMLElement {
 		this.append(place);
 		const text = await actions.raw(piece).catch(() => jsonOf(piece.entry.message));
 		place.append(custom(CodeBlock).show(text, "record"));
-	}
-
-	given() {
-		const { piece, actions } = this;
-		if (!piece || !actions) throw new Error("show() comes first");
-		return { piece, actions };
 	}
 }
 

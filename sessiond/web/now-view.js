@@ -1,8 +1,9 @@
-/** @file What happens now, where no session is open. */
+/** What happens now, where no session is open. */
 
 import { fill, h, keepChildren, wordButton } from "./element.js";
 import { formatAge, formatCount } from "./format.js";
 import { safeLine } from "./plain-text.js";
+import { OpenQuestions } from "./question-card.js";
 import { groupOf } from "./session-groups.js";
 import { isLive, nameOf, stateOf } from "./session-state.js";
 import { emptyHint } from "./session-tree.js";
@@ -17,7 +18,7 @@ export class NowView extends HTMLElement {
 		super();
 		this.page = page;
 		this.sections = [
-			new NowSection(page, "Waits for you", (row) => stateOf(row) === "waiting"),
+			new NowSection(page, "Waits for you", (row, key) => stateOf(row) === "waiting" && !isAsking(page, key)),
 			new NowSection(page, "Running", isLive),
 			new NowSection(
 				page,
@@ -26,6 +27,7 @@ export class NowView extends HTMLElement {
 			),
 			new NowSection(page, "Said last", (row) => !isLive(row) && !["waiting", "error"].includes(stateOf(row))),
 		];
+		this.questions = new OpenQuestions();
 		this.calm = h("p.calm");
 		this.empty = emptyHint();
 		const keys = h(
@@ -37,7 +39,16 @@ export class NowView extends HTMLElement {
 			" shows all keys.",
 		);
 		this.append(
-			h("div.content", {}, h("h1.unseen", {}, "What happens now"), this.empty, this.calm, this.sections, keys),
+			h(
+				"div.content",
+				{},
+				h("h1.unseen", {}, "What happens now"),
+				this.empty,
+				this.questions,
+				this.calm,
+				this.sections,
+				keys,
+			),
 		);
 		page.list.addEventListener("change", () => this.render());
 	}
@@ -45,20 +56,24 @@ export class NowView extends HTMLElement {
 	render() {
 		const { page, sections = [], calm } = this;
 		if (this.hidden) return;
+		this.questions.show(page);
 		const items = [...page.list.rows.byKey]
 			.map(([key, row]) => ({ key, row }))
 			.sort((one, other) => other.row.updatedAt - one.row.updatedAt);
 		for (const section of sections) section.render(items);
 		const [waiting, running] = sections;
-		const isCalm = waiting?.hidden !== false && running?.hidden !== false;
+		const isCalm = page.list.questions.size === 0 && waiting?.hidden !== false && running?.hidden !== false;
 		this.empty.hidden = page.list.state === "loading" || items.length > 0;
 		calm.textContent = items.length === 0 ? "" : isCalm ? "Nobody waits for you, and nothing runs." : "";
 		calm.hidden = calm.textContent === "";
 	}
 }
 
+/** @param {PageContext} page @param {string} key */
+const isAsking = (page, key) => [...page.list.questions.values()].some(({ sessionKey }) => sessionKey === key);
+
 class NowSection extends HTMLElement {
-	/** @param {PageContext} page @param {string} name @param {(row: Row) => boolean} fits */
+	/** @param {PageContext} page @param {string} name @param {(row: Row, key: string) => boolean} fits */
 	constructor(page, name, fits) {
 		super();
 		this.page = page;
@@ -79,7 +94,7 @@ class NowSection extends HTMLElement {
 	/** @param {Item[]} all */
 	render(all) {
 		const { page, lines, heading, more, most } = this;
-		const items = all.filter(({ row }) => this.fits?.(row));
+		const items = all.filter(({ key, row }) => this.fits(row, key));
 		this.hidden = items.length === 0;
 		fill(heading, this.name, items.length > MOST && h("span.count", {}, ` ${formatCount(items.length)}`));
 		more.hidden = items.length <= most;

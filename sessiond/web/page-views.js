@@ -1,11 +1,11 @@
-/** @file What the columns show, and the ways from view to view. */
+/** What the columns show, and the ways from view to view. */
 
 import { ConnectionState } from "./connection-state.js";
 import { listenForFiles } from "./dropped-files.js";
 import { button, h, wordButton } from "./element.js";
 import { FactsPanel } from "./facts-panel.js";
 import { SessionView } from "./session-view.js";
-import { listen, plain, withCtrl } from "./shortcuts.js";
+import { listen } from "./shortcuts.js";
 
 /** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -19,7 +19,6 @@ export class PageViews {
 		this.middle = h("div.middle");
 		this.session = new SessionView(page, () => this.show(this.shown === "facts" ? "session" : "facts"));
 		this.facts = new FactsPanel(page, () => this.show("session"));
-		// Loaded when somebody wants it.
 		this.usage = once(async () => new (await import("./usage-view.js")).UsageView(page), this.middle);
 		this.search = once(async () => new (await import("./search-box.js")).SearchBox(page), document.body);
 		this.spawn = once(async () => new (await import("./spawn-form.js")).SpawnForm(page), document.body);
@@ -65,7 +64,9 @@ export class PageViews {
 	}
 
 	showTitle() {
-		const title = this.current ? `${this.page.nameOf(this.current)} · sessiond` : "sessiond";
+		const { size } = this.page.list.questions;
+		const parts = [size && `(${size})`, this.current && `${this.page.nameOf(this.current)} ·`, "sessiond"];
+		const title = parts.filter(Boolean).join(" ");
 		if (document.title !== title) document.title = title;
 	}
 
@@ -73,6 +74,15 @@ export class PageViews {
 		if (this.shown !== "usage") this.show("tree");
 		if (toFilter) this.tree.filter.select();
 		else this.tree.focusCurrent();
+	}
+
+	toQuestion() {
+		const [oldest] = this.page.list.questions.values();
+		if (!oldest) return;
+		const focus = () => this.session.questions.focus();
+		if (this.current === oldest.sessionKey && this.shown !== "usage") focus();
+		else addEventListener("hashchange", focus, { once: true });
+		this.page.open(oldest.sessionKey);
 	}
 
 	/** @param {File[]} files */
@@ -103,18 +113,19 @@ export class PageViews {
 		const { page, session } = this;
 		const { transcript } = session;
 		return [
-			{ keys: "Ctrl K", what: "search everything", fits: withCtrl("k"), act: () => this.find() },
-			{ keys: "f", what: "search in this session", fits: plain("f"), act: () => this.find(true) },
-			{ keys: "/", what: "filter the sessions", fits: plain("/"), act: () => this.toTree(true) },
-			{ keys: "j  k", what: "next, previous prompt", fits: plain("j"), act: () => transcript.jump(1) },
-			{ keys: "", what: "", fits: plain("k"), act: () => transcript.jump(-1) },
-			{ keys: "g", what: "to the end", fits: plain("g"), act: () => transcript.toEnd() },
-			{ keys: "r", what: "write a message", fits: plain("r"), act: () => session.composer.focus() },
-			{ keys: "n", what: "new task", fits: plain("n"), act: () => page.may("spawn") && this.begin() },
-			{ keys: "u", what: "usage", fits: plain("u"), act: () => page.go("usage") },
-			{ keys: "t  Esc", what: "to the tree", fits: plain("t"), act: () => this.toTree() },
-			{ keys: "", what: "", fits: plain("Escape"), act: () => this.toTree() },
-			{ keys: "↑ ↓ ← →", what: "in the tree: move, fold, open" },
+			["Ctrl K", "search everything", () => this.find()],
+			["f", "search in this session", () => this.find(true)],
+			["/", "filter the sessions", () => this.toTree(true)],
+			["j", "next prompt", () => transcript.jump(1)],
+			["k", "previous prompt", () => transcript.jump(-1)],
+			["g", "to the end", () => transcript.toEnd()],
+			["r", "write a message", () => session.composer.focus()],
+			["a", "answer what waits longest", () => this.toQuestion()],
+			["n", "new task", () => page.may("spawn") && this.begin()],
+			["u", "usage", () => page.go("usage")],
+			["t", "to the tree", () => this.toTree()],
+			["Escape", "to the tree", () => this.toTree()],
+			["↑ ↓ ← →", "in the tree: move, fold, open"],
 		];
 	}
 }

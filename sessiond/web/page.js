@@ -1,6 +1,6 @@
-/** @file The page begins: it signs in and shows the tree, then the rest. */
+/** The page begins: it signs in and shows the tree, then the rest. */
 
-import { fill, h, wordButton } from "./element.js";
+import { fill, h, nextFrame, wordButton } from "./element.js";
 import { client, firstRows, signedIn } from "./first-look.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
@@ -15,17 +15,13 @@ const MINUTE_MS = 60_000;
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 async function begin() {
-	const askToSignIn = (/** @type {unknown} */ problem) => {
-		const again = /** @type {any} */ (problem)?.type === "unauthenticated" ? undefined : () => location.reload();
-		fill(place("columns"), signInNote(problem, again));
-	};
 	for (const sheet of document.querySelectorAll("link")) sheet.disabled = false;
 	try {
 		await signedIn;
 	} catch (problem) {
 		return askToSignIn(problem);
 	}
-	const list = new SessionList(client, requestAnimationFrame);
+	const list = new SessionList(client, nextFrame);
 	const page = new PageContext(client, list, new ReadingMarks(localStorage, sessionStorage));
 	const tree = new SessionTree(page);
 	fill(place("columns"), h("nav", { "aria-label": "Sessions" }, tree));
@@ -52,9 +48,10 @@ async function begin() {
 	await showRest();
 }
 
-/** @param {unknown} problem @param {(() => void) | undefined} again */
-function signInNote(problem, again) {
-	return h(
+/** @param {unknown} problem */
+function askToSignIn(problem) {
+	const how = /** @type {any} */ (problem)?.type === "unauthenticated" ? {} : { again: () => location.reload() };
+	const note = h(
 		"div.sign-in",
 		{},
 		h("h1", {}, "sessiond"),
@@ -65,12 +62,13 @@ function signInNote(problem, again) {
 			{},
 			"It reads. ",
 			h("code", {}, "--write"),
-			" may send and spawn, ",
+			" may send, spawn and answer, ",
 			h("code", {}, "--admin"),
 			" may do everything.",
 		),
-		problemNote(problem, again ? { again } : {}),
+		problemNote(problem, how),
 	);
+	fill(place("columns"), note);
 }
 
 /** Tells `open`: a session at another place than its address says. */

@@ -1,4 +1,4 @@
-/** @file What agents wrote, made safe to look at. Knows no DOM. */
+/** What agents wrote, made safe to look at. */
 
 // Embeddings, overrides, isolates: they make `exe.gpj` read as something else. Marks (U+200E, U+200F) do no harm.
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;

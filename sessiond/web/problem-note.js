@@ -1,4 +1,4 @@
-/** @file An error where it happened, and what to do next. */
+/** An error where it happened, and what to do next. */
 
 import { button, fill, h } from "./element.js";
 import { safeText } from "./plain-text.js";
@@ -28,6 +28,12 @@ export async function attempt(place, what, work) {
 		fill(place, problemNote(problem, { what }));
 		return undefined;
 	}
+}
+
+/** @param {string} what @param {string} [more] */
+export function mayOnlyRead(what, more = "") {
+	const page = h("code", {}, "sessiond web --write");
+	return h("p.hint", {}, "This page may only read. ", page, ` opens one that may ${what}.${more}`);
 }
 
 /** @param {unknown} problem */

@@ -1,4 +1,4 @@
-/** @file What one has read and begun to write, kept in the browser. Knows no DOM. */
+/** What one has read and begun to write, kept in the browser. */
 
 const MOST_SESSIONS = 500;
 

@@ -1,4 +1,4 @@
-/** @file The line that goes on with a session in a terminal. Knows no DOM. */
+/** The line that goes on with a session in a terminal. */
 
 /** @type {Record<string, (id: string) => string[]>} */
 const COMMANDS = {

@@ -1,4 +1,4 @@
-/** @file The text of a message with its markup. Every link asks first. */
+/** The text of a message with its markup. Every link asks first. */
 
 import { appendAll, CodeBlock, MOST_SHOWN, showAll } from "./code-block.js";
 import { custom, h } from "./element.js";

@@ -1,4 +1,4 @@
-/** @file Ctrl-K: sessions by name, then what was said in all. */
+/** Ctrl-K: sessions by name, then what was said in all. */
 
 import { fill, h } from "./element.js";
 import { formatAge } from "./format.js";
@@ -126,8 +126,6 @@ export class SearchBox extends HTMLElement {
 
 	/** @param {Match} match @param {string} text */
 	matchFound({ sessionKey, cursor, timestamp, role, snippet }, text) {
-		const at = typeof timestamp === "number" ? timestamp : Date.parse(timestamp ?? "");
-		const when = Number.isNaN(at) ? "" : formatAge(at, Date.now());
 		const isTask = role === "user" && this.page.list.rows.get(sessionKey)?.spawnedBy !== undefined;
 		const place = h(
 			"span.where",
@@ -138,7 +136,11 @@ export class SearchBox extends HTMLElement {
 		return {
 			key: sessionKey,
 			cursor,
-			parts: [h("bdi.snippet", {}, ...marked(safeLine(snippet, 300), text)), place, h("span.age", {}, when)],
+			parts: [
+				h("bdi.snippet", {}, ...marked(safeLine(snippet, 300), text)),
+				place,
+				h("span.age", {}, formatAge(timestamp, Date.now())),
+			],
 		};
 	}
 

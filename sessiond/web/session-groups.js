@@ -1,4 +1,4 @@
-/** @file The order of the tree: what waits, what runs, the rest by project or agent. Knows no DOM. */
+/** The order of the tree: what waits, what runs, the rest by project or agent. */
 
 import { folderName } from "./format.js";
 import { agentOf, nameOf, STATE_URGENCY, stateOf } from "./session-state.js";

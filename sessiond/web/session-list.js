@@ -1,4 +1,4 @@
-/** @file All sessions, kept in step with the daemon. Knows no DOM. */
+/** All sessions, kept in step with the daemon. */
 
 import { agentOf } from "./session-state.js";
 
@@ -11,16 +11,15 @@ export class SessionList extends EventTarget {
 		super();
 		this.client = client;
 		this.rows = new SessionRows();
+		/** @type {Map<string, Question>} */
+		this.questions = new Map();
 		/** @type {"loading" | "ready"} */
 		this.state = "loading";
 		/** @type {string | null} */
 		this.olderCursor = null;
-		/** @type {string} */
-		this.visibility = "all";
 		/** @type {unknown} */
 		this.problem = null;
-		// Not called as a method: the browser's own functions refuse that.
-		this.schedule = (/** @type {() => void} */ work) => schedule(work);
+		this.schedule = schedule;
 		this.isTelling = false;
 		this.stop = () => {};
 	}
@@ -31,6 +30,7 @@ export class SessionList extends EventTarget {
 		this.stop = this.client.followSessions({
 			onChanged: (change) => this.apply(change),
 			onFresh: () => this.load(),
+			onQuestion: ({ question, id }) => (question ? this.putQuestions([question]) : this.closeQuestion(id)),
 		});
 	}
 
@@ -57,6 +57,9 @@ export class SessionList extends EventTarget {
 			} while (cursor !== null && rows.length < LOADED_AT_ONCE);
 			this.olderCursor = cursor;
 			this.rows.replace(rows, cursor === null);
+			const open = await this.client.call("questions.list", { open: true });
+			this.questions.clear();
+			this.putQuestions(open.questions);
 			this.state = "ready";
 			this.problem = null;
 		} catch (problem) {
@@ -98,10 +101,21 @@ export class SessionList extends EventTarget {
 		this.tell();
 	}
 
+	/** @param {Question[]} questions */
+	putQuestions(questions) {
+		for (const question of questions) this.questions.set(question.id, question);
+		this.tell();
+	}
+
+	/** @param {string} id */
+	closeQuestion(id) {
+		this.questions.delete(id);
+		this.tell();
+	}
+
 	/** @param {string | null} cursor @returns {Promise<ListPage>} */
 	async page(cursor) {
 		const found = await this.client.call("sessions.list", { limit: PAGE, ...(cursor && { cursor }) });
-		this.visibility = found.visibility;
 		return { rows: found.sessions, next: found.hasMore ? (found.nextCursor ?? null) : null };
 	}
 

@@ -1,4 +1,4 @@
-/** @file A session in the tree. */
+/** A session in the tree. */
 
 import { fill, h } from "./element.js";
 import { formatAge, formatTokens, modelName } from "./format.js";
@@ -16,7 +16,7 @@ export class SessionRow extends HTMLElement {
 		this.setAttribute("aria-selected", String(isSelected));
 		if (below > 0) this.setAttribute("aria-expanded", String(isOpen));
 		else this.removeAttribute("aria-expanded");
-		this.className = [isUnread ? "unread" : "", isSelected ? "selected" : "", row.archived ? "archived" : ""].join(" ");
+		this.className = `${isUnread ? "unread" : ""} ${isSelected ? "selected" : ""}`;
 		this.style.setProperty("--depth", String(Math.min(depth, 6)));
 		fill(
 			this,

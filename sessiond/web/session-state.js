@@ -1,4 +1,4 @@
-/** @file How a session is doing, of its row alone. Knows no DOM. */
+/** How a session is doing, of its row alone. */
 
 /** @type {Record<SessionState, string>} */
 export const STATE_WORDS = {
@@ -14,22 +14,10 @@ export const STATE_WORDS = {
 /** @type {Record<SessionState, number>} */
 export const STATE_URGENCY = { waiting: 0, running: 1, queued: 1, error: 2, aborted: 3, done: 3, idle: 3 };
 
-/** @type {Map<string, SessionState>} */
-const OF_STATUS = new Map([
-	["queued", "queued"],
-	["running", "running"],
-	["ok", "done"],
-	["error", "error"],
-	["timeout", "error"],
-	["aborted", "aborted"],
-]);
-
 /** @param {Row} row @returns {SessionState} */
 export function stateOf(row) {
-	if (row.waiting !== undefined || row.state === "waiting") return "waiting";
-	if (row.status === "queued" || (row.queuedRuns && row.status !== "running")) return "queued";
-	if (row.state !== undefined && Object.hasOwn(STATE_WORDS, row.state)) return /** @type {SessionState} */ (row.state);
-	return OF_STATUS.get(row.status ?? "") ?? "idle";
+	if (row.state === "running" && row.status === "queued") return "queued";
+	return Object.hasOwn(STATE_WORDS, row.state) ? row.state : "idle";
 }
 
 /** @param {Row} row */

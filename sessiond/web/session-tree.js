@@ -1,4 +1,4 @@
-/** @file The tree of all sessions: filter, grouping, keys. */
+/** The tree of all sessions: filter, grouping, keys. */
 
 import { custom, fill, h, keepChildren, wordButton } from "./element.js";
 import { formatCount } from "./format.js";

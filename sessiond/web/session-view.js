@@ -1,10 +1,11 @@
-/** @file The middle column: a session, or what happens now. */
+/** The middle column: a session, or what happens now. */
 
 import { copyButton } from "./copy-button.js";
 import { fill, h, wordButton } from "./element.js";
 import { MessageComposer } from "./message-composer.js";
 import { NowView } from "./now-view.js";
 import { safeLine } from "./plain-text.js";
+import { OpenQuestions } from "./question-card.js";
 import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 import { TranscriptView } from "./transcript-view.js";
@@ -18,6 +19,7 @@ export class SessionView extends HTMLElement {
 		this.around = "";
 		this.now = new NowView(page);
 		this.transcript = new TranscriptView(page);
+		this.questions = new OpenQuestions();
 		this.composer = new MessageComposer(page);
 		this.heading = h("h1", { tabindex: -1 });
 		this.state = h("span", { class: "state", role: "status" });
@@ -34,7 +36,7 @@ export class SessionView extends HTMLElement {
 			copyButton("Copy as Markdown", fetch),
 			wordButton("Facts", toFacts, { class: "to-facts" }),
 		);
-		this.append(this.now, this.head, this.transcript, this.composer);
+		this.append(this.now, this.head, this.transcript, this.questions, this.composer);
 		page.list.addEventListener("change", () => this.renderHead());
 		void this.show("");
 	}
@@ -56,7 +58,7 @@ export class SessionView extends HTMLElement {
 	}
 
 	renderHead() {
-		const { key, heading, state, composer, transcript, page } = this;
+		const { key, heading, state, questions, composer, transcript, page } = this;
 		const row = this.row();
 		const name = row ? safeLine(nameOf(row)) : key;
 		if (heading.textContent !== name) fill(heading, h("bdi", {}, name));
@@ -70,7 +72,8 @@ export class SessionView extends HTMLElement {
 			);
 		}
 		if (!row) fill(state);
-		composer?.show(key, row);
+		questions.show(page, key);
+		composer.show(key, row);
 		if (row && !document.hidden) page.marks.markRead(key, row.updatedAt);
 		const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`);
 		const around = [key, row ? stateOf(row) : "", ...children].join("\n");

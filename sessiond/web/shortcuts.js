@@ -1,4 +1,4 @@
-/** @file The keys of the page, and the list of them. */
+/** The keys of the page, and the list of them. */
 
 import { button, h } from "./element.js";
 
@@ -6,30 +6,20 @@ import { button, h } from "./element.js";
 export function listen(shortcuts) {
 	const help = helpDialog(shortcuts);
 	document.body.append(help);
+	const all = [...shortcuts, ["?", "", () => help.showModal()]];
 	addEventListener("keydown", (event) => {
-		if (event.defaultPrevented || event.isComposing) return;
-		const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
-		if (!hasModifier && event.key !== "Escape" && isTyping(event.target)) return;
-		if (document.querySelector("dialog[open]") && !hasModifier) return;
-		if (event.key === "?" && !hasModifier) {
-			event.preventDefault();
-			return help.showModal();
-		}
-		const found = shortcuts.find(({ fits }) => fits?.(event));
-		if (!found) return;
+		const { key, target } = event;
+		const withCtrl = event.ctrlKey || event.metaKey;
+		if (event.defaultPrevented || event.isComposing || event.altKey || (withCtrl && event.shiftKey)) return;
+		if (!withCtrl && (document.querySelector("dialog[open]") || (key !== "Escape" && isTyping(target)))) return;
+		const pressed = withCtrl ? `Ctrl ${key.toUpperCase()}` : key;
+		const act = /** @type {Shortcut | undefined} */ (all.find(([name]) => name === pressed))?.[2];
+		if (!act) return;
 		event.preventDefault();
-		found.act?.();
+		act();
 	});
 	return help;
 }
-
-/** @param {string} key */
-export const plain = (key) => (/** @type {KeyboardEvent} */ event) =>
-	event.key === key && !event.ctrlKey && !event.metaKey && !event.altKey;
-
-/** @param {string} key */
-export const withCtrl = (key) => (/** @type {KeyboardEvent} */ event) =>
-	event.key.toLowerCase() === key && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
 
 /** @param {EventTarget | null} target */
 function isTyping(target) {
@@ -39,9 +29,7 @@ function isTyping(target) {
 
 /** @param {Shortcut[]} shortcuts */
 function helpDialog(shortcuts) {
-	const lines = shortcuts
-		.filter(({ keys }) => keys)
-		.map(({ keys, what }) => h("div", {}, h("dt", {}, h("kbd", {}, keys)), h("dd", {}, what)));
+	const lines = shortcuts.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)));
 	const dialog = h(
 		"dialog",
 		{ class: "keys", "aria-label": "Keys" },

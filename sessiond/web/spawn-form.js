@@ -1,4 +1,4 @@
-/** @file A task for a new sub-agent. */
+/** A task for a new sub-agent. */
 
 import { DroppedFiles } from "./dropped-files.js";
 import { button, fill, h } from "./element.js";

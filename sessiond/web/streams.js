@@ -1,4 +1,4 @@
-/** @file The streams of a page: each is opened anew until it is stopped, paused or refused. */
+/** The streams of a page: each is opened anew until it is stopped, paused or refused. */
 
 import { CallError } from "./call-error.js";
 
@@ -76,10 +76,10 @@ export class Streams {
 
 	/** @param {StreamFollower} follower @param {AbortSignal} stopped */
 	async #run(follower, stopped) {
-		const backoff = new Backoff();
+		let backoff = new Backoff();
 		let lostAt = 0;
 		const onLive = () => {
-			backoff.reset();
+			backoff = new Backoff();
 			lostAt = 0;
 			if (follower.isMain) this.#onState("live");
 		};
@@ -152,10 +152,6 @@ export class Backoff {
 		this.#attempt += 1;
 		return delay * (0.5 + Math.random() / 2);
 	}
-
-	reset() {
-		this.#attempt = 0;
-	}
 }
 
 /** @param {unknown} error */
@@ -170,8 +166,6 @@ export class EventParser {
 	/** @type {string[]} */
 	#line = [];
 	#name = "";
-	/** @type {string | null} */
-	#id = null;
 	/** @type {string[]} */
 	#data = [];
 
@@ -200,16 +194,14 @@ export class EventParser {
 		const field = colon < 0 ? line : line.slice(0, colon);
 		const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
 		if (field === "event") this.#name = value;
-		else if (field === "id") this.#id = value;
 		else if (field === "data") this.#data.push(value);
 		return null;
 	}
 
 	#dispatch() {
-		const event = { name: this.#name || "message", id: this.#id, data: this.#data.join("\n") };
+		const event = { name: this.#name || "message", data: this.#data.join("\n") };
 		const isEvent = this.#data.length > 0;
 		this.#name = "";
-		this.#id = null;
 		this.#data = [];
 		return isEvent ? event : null;
 	}

@@ -1,4 +1,4 @@
-/** @file One tool call: a line; opened, arguments, changes and result. */
+/** One tool call: a line; opened, arguments, changes and result. */
 
 import { CodeBlock } from "./code-block.js";
 import { DiffView } from "./diff-view.js";

@@ -1,4 +1,4 @@
-/** @file What a tool call did, on one line, and what it changed in files. Knows no DOM. */
+/** What a tool call did, on one line, and what it changed in files. */
 
 import { jsonOf } from "./message-parts.js";
 import { objectOr, safeLine, textOr } from "./plain-text.js";

@@ -1,4 +1,4 @@
-/** @file One transcript, kept in step with the daemon; tells `change`, `live`, `problem`. Knows no DOM. */
+/** One transcript, kept in step with the daemon; tells `change`, `live`, `problem`. */
 
 import { followSession, readForward } from "./followed-session.js";
 import { TranscriptWindow } from "./transcript-window.js";
@@ -16,8 +16,7 @@ export class TranscriptFeed extends EventTarget {
 		super();
 		this.client = client;
 		this.key = key;
-		// Not called as a method: the browser's own functions refuse that.
-		this.schedule = (/** @type {() => void} */ work) => schedule(work);
+		this.schedule = schedule;
 		this.shown = new TranscriptWindow();
 		this.isReady = false;
 		this.isRedacted = false;

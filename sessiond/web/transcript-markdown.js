@@ -1,4 +1,4 @@
-/** @file A transcript as Markdown. Knows no DOM. */
+/** A transcript as Markdown. */
 
 import { isToolResult, partsOf, speakerOf, timeOf } from "./message-parts.js";
 import { summarizeCall } from "./tool-summary.js";
@@ -35,16 +35,8 @@ export function messagesOf(page) {
 			.trim();
 		const parts = partsOf(message).flatMap((part) => {
 			if (part.kind === "text") return [part.text.trim()];
-			return part.kind === "toolCall" ? [`> ${part.name} ${codeSpan(summarizeCall(part.args))}`] : [];
+			return part.kind === "toolCall" ? [`> ${part.name} \`${summarizeCall(part.args).replaceAll("`", "'")}\``] : [];
 		});
 		return parts.length > 0 ? [[head, ...parts].join("\n\n")] : [];
 	});
-}
-
-/** @param {string} text */
-function codeSpan(text) {
-	if (text === "") return "";
-	const longest = Math.max(0, ...[...text.matchAll(/`+/g)].map(([run]) => run.length));
-	const fence = "`".repeat(longest + 1);
-	return longest > 0 ? `${fence} ${text} ${fence}` : `${fence}${text}${fence}`;
 }

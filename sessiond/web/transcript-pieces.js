@@ -1,4 +1,4 @@
-/** @file What a transcript shows from top to bottom. Knows no DOM. */
+/** What a transcript shows from top to bottom. */
 
 import { isAnotherDay } from "./format.js";
 import { isToolResult, partsOf, resultOf, speakerOf } from "./message-parts.js";

@@ -1,6 +1,6 @@
-/** @file A transcript on the screen. What is read stays where it is; who is at the end stays there. */
+/** A transcript on the screen. What is read stays where it is; who is at the end stays there. */
 
-import { button, fill, h, keepChildren } from "./element.js";
+import { button, fill, h, keepChildren, nextFrame } from "./element.js";
 import { formatDay, formatDuration, formatPlural } from "./format.js";
 import { LiveText } from "./live-text.js";
 import { MessageView } from "./message-view.js";
@@ -52,7 +52,7 @@ export class TranscriptView extends HTMLElement {
 	/** @param {string} key @param {string} [cursor] */
 	show(key, cursor) {
 		this.close();
-		const feed = new TranscriptFeed(this.page.client, key, requestAnimationFrame);
+		const feed = new TranscriptFeed(this.page.client, key, nextFrame);
 		this.feed = feed;
 		this.isFollowing = true;
 		this.follow(cursor === undefined);
@@ -231,7 +231,7 @@ function keepPieces(parent, pieces, view) {
 		version: (piece) => piece.version,
 		build: (piece) => pieceElement(piece, view),
 		update: (node, piece) => {
-			if (piece.type === "message") node.show(piece, view.actions);
+			if (piece.type === "message") node.show(piece);
 			else if (piece.type === "child") fill(node, ...childParts(piece, view));
 		},
 	});
@@ -241,7 +241,7 @@ function keepPieces(parent, pieces, view) {
 function pieceElement(piece, view) {
 	switch (piece.type) {
 		case "message":
-			return new MessageView().show(piece, view.actions);
+			return new MessageView(piece, view.actions).show(piece);
 		case "day":
 			return h("div.day", {}, formatDay(piece.at, Date.now()));
 		case "gap":

@@ -1,4 +1,4 @@
-/** @file The stretch of a transcript in memory; pages at one end push out the other. Knows no DOM. */
+/** The stretch of a transcript in memory; pages at one end push out the other. */
 
 import { timeOf } from "./message-parts.js";
 

@@ -36,7 +36,7 @@ interface Row {
 	outputTokens?: number;
 	estimatedCostUsd?: number;
 	status?: string;
-	state?: string;
+	state: SessionState;
 	waiting?: { since?: number; questions?: number; title?: string };
 	queuedRuns?: number;
 	startedAt?: number;
@@ -48,6 +48,24 @@ interface Row {
 	messageCount?: number;
 	corruptRecords?: number;
 	lastMessagePreview?: string;
+}
+
+/** One way to answer; its label is the agent's. */
+interface QuestionOption {
+	id: string;
+	label: string;
+	kind: "allow_once" | "allow_always" | "reject_once" | "reject_always";
+}
+
+/** What an agent asks a person. */
+interface Question {
+	id: string;
+	sessionKey: string;
+	title?: string;
+	detail?: string;
+	options: QuestionOption[];
+	askedAt: number;
+	expiresAt?: number;
 }
 
 /** A message object as it stands in the transcript. */
@@ -89,11 +107,8 @@ interface Marker {
 
 /** A file that goes along with a message. */
 interface Attachment {
-	name: string;
-	content: string;
-	encoding: "base64";
-	mimeType?: string;
 	bytes: number;
+	sent: { name: string; content: string; encoding: "base64"; mimeType?: string };
 }
 
 type SentFiles = { name: string; bytes: number }[];
@@ -120,7 +135,7 @@ interface AgentChoice {
 interface Match {
 	sessionKey: string;
 	cursor: string;
-	timestamp?: number;
+	timestamp: number;
 	role: string;
 	snippet: string;
 }
@@ -269,6 +284,7 @@ interface SessionFollower {
 interface SessionsFollower {
 	onChanged: (event: SessionChange) => void;
 	onFresh: () => unknown;
+	onQuestion?: (event: { question?: Question; id: string }) => void;
 	onError?: (error: CallError) => void;
 }
 
@@ -281,10 +297,8 @@ interface StreamFollower {
 	onError?: (error: CallError) => void;
 }
 
-/** `id` is null for an event without one. */
 interface ServerEvent {
 	name: string;
-	id: string | null;
 	data: string;
 }
 
@@ -390,19 +404,11 @@ interface Folding {
 /** How a row of the tree looks. */
 type Look = { now: number; isUnread: boolean; isSelected: boolean };
 
-/** Within a square of 12. */
-type Shape = { tag: string; props: Record<string, string | number> };
-
-/** `keys`: as a person reads them. Without `fits` it is told only: another part heeds it. */
-interface Shortcut {
-	keys: string;
-	what: string;
-	fits?: (event: KeyboardEvent) => boolean;
-	act?: () => void;
-}
+/** The key, what it does, and the doing; without it another part heeds the key. */
+type Shortcut = [key: string, what: string, act?: () => unknown];
 
 type SessionChange = { sessionKey: string; phase: string; reason?: string; row?: Row };
-type ListAnswer = { sessions: Row[]; visibility: string; hasMore?: boolean; nextCursor?: string };
+type ListAnswer = { sessions: Row[]; hasMore?: boolean; nextCursor?: string };
 type ListPage = { rows: Row[]; next: string | null };
 
 /** Runs the work once, soon. */

@@ -1,4 +1,4 @@
-/** @file The lines of the usage table and its chart. Knows no DOM. */
+/** The lines of the usage table and its chart. */
 
 const DAY_MS = 24 * 60 * 60 * 1000;
 

@@ -1,4 +1,4 @@
-/** @file Tokens and cost: a bar a day, and a table. */
+/** Tokens and cost: a bar a day, and a table. */
 
 import { fill, h, svg, wordButton } from "./element.js";
 import { formatCost, formatCount, formatDay, formatTokens } from "./format.js";
@@ -123,23 +123,10 @@ const dayName = (day) => formatDay(Date.parse(`${day}T12:00:00Z`), Date.now());
 function chart(days) {
 	const most = Math.max(...days.map(({ tokens }) => tokens), 1);
 	const width = days.length * (BAR.width + BAR.gap);
-	const bars = days.flatMap(({ day, tokens }, at) => {
+	const bars = days.map(({ tokens }, at) => {
 		const height = tokens === 0 ? 1 : Math.max(2, (tokens / most) * BAR.height);
-		const title = svg("title");
-		title.textContent = `${dayName(day)}: ${formatCount(tokens)} tokens`;
-		return [
-			svg(
-				"rect",
-				{
-					x: at * (BAR.width + BAR.gap),
-					y: BAR.height - height,
-					width: BAR.width,
-					height,
-					class: tokens === 0 ? "none" : "bar",
-				},
-				title,
-			),
-		];
+		const [x, y] = [at * (BAR.width + BAR.gap), BAR.height - height];
+		return svg("rect", { x, y, width: BAR.width, height, class: tokens === 0 ? "none" : "bar" });
 	});
 	const drawing = svg(
 		"svg",

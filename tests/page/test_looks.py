@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import page_world
-from support.page_world import CHILD, MAIN
+from support.page_world import CHILD, MAIN, AttachedAgent
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
@@ -88,6 +88,29 @@ def test_nothing_keeps_people_out_in_any_view(day: Daemon, open_page: Any, schem
         page.keyboard.press("Escape")
         page.keyboard.press("?")
         wrong += check(page, f"keys-{width}-{scheme}")
+    assert wrong == []
+
+
+def test_a_question_keeps_nobody_out(day: Daemon, open_page: Any) -> None:
+    with day.connect() as wire:
+        agent = AttachedAgent(wire)
+        day.call("chat.send", sessionKey=MAIN, message="go on")
+        agent.begin()
+        long = ("long", "An option that has a good deal to say about what it does, and where " * 2, "allow_always")
+        detail = "sudo systemctl restart tidepool\n" * 12
+        agent.ask(
+            "May I restart the service?", ("yes", "Yes", "allow_once"), ("no", "No", "reject_once"), long, detail=detail
+        )
+        wrong: list[str] = []
+        for scopes in (ALL, ("list", "read")):
+            for scheme, (width, height) in zip(("light", "dark", "light"), WIDTHS.items(), strict=True):
+                page = with_axe(open_page(day, scopes=scopes, viewport=(width, height), scheme=scheme))
+                page.locator("now-view question-card").wait_for(state="attached")
+                wrong += check(page, f"asked-now-{width}-{len(scopes)}")
+                page.evaluate("(at) => { location.hash = at }", address_of(MAIN))
+                page.locator("session-view > open-questions question-card").wait_for()
+                wrong += check(page, f"asked-{width}-{len(scopes)}")
+        agent.end("done")
     assert wrong == []
 
 

@@ -188,11 +188,28 @@ class AttachedAgent:
         text: str = asked["params"]["message"]
         return text
 
+    def ask(self, title: str, *options: tuple[str, str, str], **more: Any) -> None:
+        """Ask a person, in the name of the run that has begun. An option is its id, its label and its kind."""
+        offered = [{"id": name, "label": label, "kind": kind} for name, label, kind in options]
+        params = {"runId": self.run["runId"], "title": title, "options": offered, **more}
+        self.wire.send({"jsonrpc": "2.0", "id": "asked", "method": "agents.ask", "params": params})
+
+    def take_answer(self) -> dict[str, Any]:
+        """Wait for the answer to what was asked."""
+        while True:
+            message = self._next()
+            if message.get("id") == "asked" and "method" not in message:
+                answer: dict[str, Any] = message["result"]
+                return answer
+
     def _wait_for(self, method: str) -> dict[str, Any]:
         while True:
-            asked: dict[str, Any] = self.wire.events.pop(0) if self.wire.events else self.wire.receive()
-            if asked.get("method") == method:
-                return asked
+            message = self._next()
+            if message.get("method") == method:
+                return message
+
+    def _next(self) -> dict[str, Any]:
+        return self.wire.events.pop(0) if self.wire.events else self.wire.receive()
 
     def tell(self, kind: str, **fields: Any) -> None:
         """A `run.event` of the run that has begun."""

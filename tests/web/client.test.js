@@ -65,7 +65,7 @@ test("an error of a method has its type, its reason and its sentence", async () 
 	const client = await opened();
 	await assert.rejects(client.call("chat.history", { sessionKey: "agent:main:nowhere" }), (error) => {
 		assert.ok(error instanceof CallError);
-		assert.deepEqual([error.code, error.type, error.reason], [-32002, "not_found", "session_not_found"]);
+		assert.deepEqual([error.code, error.type, error.data.code], [-32002, "not_found", "session_not_found"]);
 		return /no session/.test(error.message);
 	});
 	await rejectsWith(client.call("sessions.kill", { key: KEY }), "forbidden");

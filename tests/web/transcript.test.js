@@ -293,5 +293,5 @@ test("a page as Markdown", () => {
 			{ role: "toolResult", content: "no" },
 		],
 	};
-	assert.deepEqual(messagesOf(page), ["**You**\n\ngo", "**Agent**\n\nok\n\n> Bash `ls`\n\n> X `` a`b ``"]);
+	assert.deepEqual(messagesOf(page), ["**You**\n\ngo", "**Agent**\n\nok\n\n> Bash `ls`\n\n> X `a'b`"]);
 });

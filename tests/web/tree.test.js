@@ -17,6 +17,7 @@ function rowOf(row) {
 		channel: "unknown",
 		createdAt: 0,
 		transcriptPath: path,
+		state: /** @type {const} */ ("idle"),
 	};
 	return { ...fixed, key: "agent:main:main", updatedAt: 1, ...row };
 }
@@ -33,7 +34,7 @@ test("what waits stands on top, then what runs, then the rest by project, the ne
 	const rows = [
 		rowOf({ key: "a", cwd: "/w/one", updatedAt: 5 }),
 		rowOf({ key: "b", cwd: "/w/two", updatedAt: 9 }),
-		rowOf({ key: "c", cwd: "/w/one", updatedAt: 7, status: "running" }),
+		rowOf({ key: "c", cwd: "/w/one", updatedAt: 7, state: "running" }),
 		rowOf({ key: "d", updatedAt: 1, state: "waiting", waiting: { title: "May I?" } }),
 		rowOf({ key: "e", cwd: "/w/one", updatedAt: 6 }),
 	];
@@ -45,8 +46,8 @@ test("what waits stands on top, then what runs, then the rest by project, the ne
 test("children stand below their parents, and what becomes of them shows above", () => {
 	const rows = [
 		rowOf({ key: "p", cwd: "/w", updatedAt: 1 }),
-		rowOf({ key: "c", cwd: "/w", updatedAt: 2, spawnedBy: "p", status: "error" }),
-		rowOf({ key: "g", cwd: "/w", updatedAt: 3, spawnedBy: "c", status: "error" }),
+		rowOf({ key: "c", cwd: "/w", updatedAt: 2, spawnedBy: "p", state: "error" }),
+		rowOf({ key: "g", cwd: "/w", updatedAt: 3, spawnedBy: "c", state: "error" }),
 		rowOf({ key: "q", cwd: "/w", updatedAt: 2 }),
 		rowOf({ key: "o", cwd: "/w", updatedAt: 0, spawnedBy: "not here" }),
 	];
@@ -56,7 +57,7 @@ test("children stand below their parents, and what becomes of them shows above",
 	assert.deepEqual(failed, [-1, 2, 1, 0, 0, 0]);
 	assert.deepEqual(linesOf(rows, { by: "project", folded: new Set(["p"]) }), ["w 3", "> p", "> q", "> o"]);
 	// A child that runs takes its tree to the running ones.
-	rows[2] = rowOf({ key: "g", cwd: "/w", updatedAt: 3, spawnedBy: "c", status: "running" });
+	rows[2] = rowOf({ key: "g", cwd: "/w", updatedAt: 3, spawnedBy: "c", state: "running" });
 	assert.deepEqual(linesOf(rows).slice(0, 4), ["Running 1", "> p", ">> c", ">>> g"]);
 });
 
@@ -101,17 +102,16 @@ test("many children are folded until somebody opens them", () => {
 test("the state of a session in one word", () => {
 	const states = [
 		{},
-		{ status: "ok" },
-		{ status: "timeout" },
-		{ status: "running", queuedRuns: 2 },
-		{ queuedRuns: 1, status: "ok" },
-		{ state: "idle", status: "ok" },
-		{ waiting: {} },
+		{ state: "done", status: "ok" },
+		{ state: "error", status: "timeout" },
+		{ state: "running", status: "running", queuedRuns: 2 },
+		{ state: "running", status: "queued", queuedRuns: 1 },
+		{ state: "waiting", status: "running" },
 		{ state: "__proto__" },
 	];
 	assert.deepEqual(
-		states.map((one) => stateOf(rowOf(one))),
-		["idle", "done", "error", "running", "queued", "idle", "waiting", "idle"],
+		states.map((one) => stateOf(rowOf(/** @type {any} */ (one)))),
+		["idle", "done", "error", "running", "queued", "waiting", "idle"],
 	);
 });
 

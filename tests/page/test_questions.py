@@ -1,0 +1,147 @@
+"""An agent asks, and a person answers on the page: whatever it says, by mouse and by keys, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import page_world
+from support.page_world import MAIN, AttachedAgent
+from support.real_daemon import Daemon
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+ANSWERS = ("list", "read", "send", "answer")
+YES = ("yes", "Yes, once", "allow_once")
+NO = ("no", "No", "reject_once")
+_SETTLED = """() => {
+  const open = [...document.querySelectorAll("open-questions")].find((one) => one.checkVisibility());
+  return open && performance.now() - open.changedAt > 600;
+}"""
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("day")
+    page_world.write_day(folder)
+    daemon = Daemon(folder).start(page_world.CONFIG)
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def agent(day: Daemon) -> Iterator[AttachedAgent]:
+    with day.connect() as wire:
+        found = AttachedAgent(wire)
+        day.call("chat.send", sessionKey=MAIN, message="go on")
+        found.begin()
+        yield found
+        found.end("done")
+        day.wait_for(lambda: day.call("daemon.status")["liveRuns"] == 0, "the run does not end")
+
+
+def address_of(key: str) -> str:
+    return f"#/session/{key.replace(':', '%3A')}"
+
+
+def card(page: Page, text: str) -> Any:
+    return page.locator("question-card >> visible=true").filter(has_text=text)
+
+
+def test_what_waits_stands_on_top_and_is_answered_there(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    page = open_page(day, scopes=ANSWERS)
+    page.locator("now-view").wait_for()
+    # A label is the agent's own, and says what it likes; what an option does is said by the page.
+    sly = ("sly", "No, <b>never</b>", "allow_always")
+    agent.ask("May I run <img src=x onerror=alert(1)>?", YES, NO, sly, detail="rm -rf build\n\trm -rf dist")
+    asked = card(page, "May I run <img src=x onerror=alert(1)>?")
+    asked.wait_for()
+    assert page.locator(".group .title").first.inner_text() == "Waits for you"
+    assert "waits: May I run" in page.locator("session-row").first.inner_text()
+    assert asked.locator(".options button").all_inner_texts() == [
+        "Yes, once\nallows it once",
+        "No\nrefuses it once",
+        "No, <b>never</b>\nallows it always",
+    ]
+    assert asked.locator("pre").inner_text() == "rm -rf build\n rm -rf dist"
+    assert page.title().startswith("(1) ")
+    # Who has just aimed at what stood there before hits nothing.
+    assert asked.locator("img, b").count() == 0
+    asked.get_by_label("Note").fill("but keep dist")
+    page.wait_for_function(_SETTLED)
+    asked.get_by_role("button", name="Yes, once").click()
+    answer = agent.take_answer()
+    assert (answer["outcome"], answer["optionId"], answer["note"]) == ("answered", "yes", "but keep dist")
+    asked.wait_for(state="detached")
+    [closed] = day.call("questions.list", sessionKey=MAIN, open=False)["questions"][-1:]
+    assert (closed["answer"]["by"], closed["answer"]["road"]) == ("owner", "page")
+    page.wait_for_function("() => document.title === 'sessiond'")
+
+
+def test_keys_alone_answer_what_waits(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    page = open_page(day, scopes=ANSWERS, at="#/usage")
+    page.locator("usage-view h1").wait_for()
+    agent.ask("By keys?", YES, NO)
+    page.wait_for_function("() => document.title.startsWith('(1) ')")
+    page.keyboard.press("a")
+    page.wait_for_function("() => document.activeElement.textContent.startsWith('Yes, once')")
+    assert page.locator("session-view > open-questions question-card").count() == 1
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert agent.take_answer()["optionId"] == "no"
+    card(page, "By keys?").wait_for(state="detached")
+
+
+def test_who_may_not_answer_is_told_how_and_what_is_answered_elsewhere_goes(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    # All but `answer`, which `admin` does not imply.
+    page = open_page(day, scopes=("list", "read", "send", "admin"), at=address_of(MAIN))
+    agent.ask("Shown only?", YES, NO)
+    asked = card(page, "Shown only?")
+    asked.wait_for()
+    assert asked.locator(".options button, input").count() == 0
+    shown = asked.inner_text()
+    [question] = day.call("questions.list", open=True)["questions"]
+    for text in ("Yes, once", "allows it once", "sessiond web --write", f"sessiond answer {question['id'][:8]}"):
+        assert text in shown, text
+    day.call("questions.answer", id=question["id"], optionId="yes")
+    asked.wait_for(state="detached")
+    assert agent.take_answer()["outcome"] == "answered"
+
+
+def test_of_two_answers_the_first_counts_and_the_second_is_told(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    page = open_page(day, scopes=ANSWERS, at=address_of(MAIN))
+    agent.ask("Twice?", YES, NO)
+    asked = card(page, "Twice?")
+    asked.wait_for()
+    # The page does not hear of it: its streams are held up.
+    page.evaluate("() => { document.querySelector('session-view').page.list.stop() }")
+    [question] = day.call("questions.list", open=True)["questions"]
+    day.call("questions.answer", id=question["id"], optionId="no")
+    assert agent.take_answer()["optionId"] == "no"
+    asked.get_by_role("button", name="Yes, once").press("Enter")
+    asked.locator(".problem", has_text="was not answered").wait_for()
+
+
+def test_a_question_whose_asker_went_away_goes(tmp_path: Path, open_page: Any) -> None:
+    page_world.write_day(tmp_path)
+    daemon = Daemon(tmp_path).start(page_world.CONFIG)
+    try:
+        with daemon.connect() as wire:
+            agent = AttachedAgent(wire)
+            daemon.call("chat.send", sessionKey=MAIN, message="go on")
+            agent.begin()
+            page = open_page(daemon, scopes=ANSWERS, at=address_of(MAIN))
+            agent.ask("Still there?", YES, NO)
+            card(page, "Still there?").wait_for()
+            daemon.kill()
+        daemon.start()
+        card(page, "Still there?").wait_for(state="detached")
+    finally:
+        daemon.stop()
