@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.indexed_store import RECORD_LIMIT, T, message, opened_store, write_session
+from support.indexed_store import FILLER, RECORD_LIMIT, T, message, opened_store, write_session
 from support.sampling import amount
 
-from sessiond.sessions.search import Query, search
+from sessiond.sessions.search import Query, Search, search
+from sessiond.sessions.search_numbers import MatchNumbering
 from sessiond.store.catalog import Session
 from sessiond.store.store import Message, SessionStore
 from sessiond.store.time_slicer import TimeSlicer
@@ -108,3 +110,21 @@ def test_answers_do_not_depend_on_what_is_indexed(
             close(index.one)
 
     trio.run(check)
+
+
+async def test_what_is_before_a_match_is_not_read_for_its_number(tmp_path: Path) -> None:
+    """A step is made for what is read."""
+    write_session(tmp_path, "s0", [message(f"needle {FILLER}", T + at) for at in range(30)])
+    async with opened_store(tmp_path) as store:
+        sessions, index = list(store.catalog.every()), StandingIndex(store)
+        for _ in index.build(sessions, 10_000):
+            pass
+        query = Query(text="needle", limit=50, shown=lambda text: text)
+        for asked, reads in ((index, False), (NO_INDEX, True)):
+            looking = Search(store, sessions, query, asked)
+            assert sum(1 for _ in looking.steps())
+            matches = looking.matches()
+            numbering = MatchNumbering(RECORD_LIMIT, matches, query.block)
+            assert bool(list(numbering.steps())) is reads
+            assert [numbering.number_of(match) for match in matches] == list(range(31, 1, -1))
+        close(index.one)
