@@ -36,7 +36,8 @@ async def list_questions(
         found += [ListedQuestion(one.key, one.question, None) for one in desk.open_questions() if wants(one.key)]
     if is_open is not True:
         found += await _list_closed(store, desk, wants)
-    return sorted(found, key=lambda one: (one.question.asked_at, one.question.id))
+    # Of those asked in the same millisecond the order of their transcripts stays.
+    return sorted(found, key=lambda one: one.question.asked_at)
 
 
 async def _list_closed(store: SessionStore, desk: QuestionDesk, wants: Callable[[str], bool]) -> list[ListedQuestion]:
@@ -49,7 +50,7 @@ async def _list_closed(store: SessionStore, desk: QuestionDesk, wants: Callable[
     for session, wanted in by_session.items():
         key = asking_key(session)
         try:
-            stored = await read_stored(store, session, wanted)
+            stored = await read_stored(store, session, sorted(wanted, key=lambda ref: ref.offset))
         except StorageError:
             continue  # it was removed meanwhile
         found += [

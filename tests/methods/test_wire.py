@@ -11,7 +11,8 @@ import msgspec
 from support.in_process import in_process_daemon
 
 from sessiond.methods.wire import Encoder, describe_event
-from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, ResyncEvent
+from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, QuestionAsked, QuestionClosed, ResyncEvent
+from sessiond.model.question import Question, QuestionAnswer, QuestionOption
 from sessiond.rpc.codecs import CBOR, JSON, CodecName
 from sessiond.rpc.messages import encode_call
 
@@ -127,3 +128,26 @@ async def test_secrets_are_masked_in_messages_and_in_live_text(tmp_path: Path) -
         for event in (message_event(), live, thought):
             assert "abcdef123456" in str(encode_call(*describe_event(store, event, None, None)))
             assert "abcdef123456" not in str(encode_call(*describe_event(store, event, None, patterns)))
+
+
+async def test_the_texts_of_a_question_are_for_those_who_read_or_answer_and_masked(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon:
+        encoder = Encoder(daemon.services.store, daemon.services.patterns)
+        secret = "it is secret_key=abcdef123456"
+        options = (QuestionOption("secret_key=abcdef123456", secret, "allow_once"),)
+        asked = QuestionAsked(KEY, Question(id="0" * 16, title=secret, detail=secret, options=options, asked_at=1))
+        answer = QuestionAnswer(question_id="0" * 16, outcome="answered", option_id="a", note=secret, by="owner", at=2)
+        for event in (asked, QuestionClosed(KEY, answer)):
+            frames = {
+                (masks, reads): json.loads(encoder.frame(event, Client(masks=masks, reads=reads)))
+                for masks in (False, True)
+                for reads in (False, True)
+            }
+            assert {frame["params"]["sessionKey"] for frame in frames.values()} == {KEY}
+            assert secret in str(frames[False, True])
+            # The id of an option is what an answer has to give back.
+            masked = json.dumps(frames[True, True]["params"]).replace('"id": "secret_key=abcdef123456"', "")
+            assert "it is secret_key=" in masked and "abcdef123456" not in masked
+            for masks in (False, True):
+                assert "secret" not in str(frames[masks, False])
+                assert "optionId" not in str(frames[masks, False])
