@@ -41,6 +41,7 @@ from sessiond.runtimes.attached import AttachedAgents
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.tokens import Tokens
 from sessiond.sources.sources import Sources
+from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 from sessiond.subagents.announce import Announcer
 from sessiond.subagents.archive import ArchiveSweep
@@ -94,7 +95,7 @@ class DaemonParts:
             store,
             self.bus,
             on_lost=self.supervisor.handle_missing_transcript,
-            on_found=self.supervisor.handle_restored_transcript,
+            on_found=self._note_found,
         )
         self.saver = IndexSaver(store, self.feed, clock)
         self.sources = Sources(
@@ -117,6 +118,10 @@ class DaemonParts:
     def config(self) -> Config:
         """The current configuration; a reload replaces it."""
         return self.services.config
+
+    def _note_found(self, session: Session) -> None:
+        self.supervisor.handle_restored_transcript(session)
+        self.questions.note_found(session)
 
     def follow_ups(self) -> tuple[Announcer, ReplyBack, RuleNotifier]:
         """The parts that continue after the end of a run and after a restart. Each ignores runs of others."""

@@ -39,7 +39,8 @@ async def handle(ctx: Context, params: QuestionsListParams) -> QuestionsListResu
             return False
         return resolve.reaches(catalog, sight, key)
 
-    found = await list_questions(services.store, services.questions, wants, is_open=params.open)
+    async with services.reads(caller):
+        found = await list_questions(services.store, services.questions, wants, is_open=params.open)
     await ctx.reserve(sum(len(one.question.detail or "") + 4096 for one in found))
     shown = QuestionSight(reads_questions(caller), services.patterns() if services.masks(caller) else None)
     return QuestionsListResult(questions=[view_question(one.key, one.question, one.answer, shown) for one in found])

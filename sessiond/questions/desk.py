@@ -35,8 +35,8 @@ from sessiond.store.store import Custom, SessionStore
 
 log = structlog.get_logger("sessiond.questions")
 
-# The pause before an end is written again that the disk has refused.
-_RETRY_S = 5.0
+# The pause before an end is written that is missing in a transcript.
+_RETRY_S = 1.0
 
 ASKER_GONE = "whoever asked it went away"
 RUN_OVER = "the run that asked it is over"
@@ -79,20 +79,49 @@ class QuestionDesk:
         self._open: dict[str, OpenQuestion] = {}
         # Ends that the disk has refused; by the id of their question.
         self._unwritten: dict[str, OpenQuestion] = {}
-        self._has_unwritten = trio.Event()
+        # Transcripts that another program put into the store with questions that stand open.
+        self._found: dict[Session, None] = {}
+        self._has_left = trio.Event()
         self._crowding = Crowding()
         self._stopping = False
 
     async def run(self) -> None:
-        """Write again what the disk has refused, until cancelled; then the next start of the daemon withdraws it."""
+        """Write the ends that are missing in transcripts, until cancelled; then the next start of the daemon does."""
         while True:
-            await self._has_unwritten.wait()
+            await self._has_left.wait()
+            self._has_left = trio.Event()
+            # By then the disk may take what it refused, and a file that is being put back is complete.
             await trio.sleep(_RETRY_S)
             for question_id, closed in list(self._unwritten.items()):
                 if closed.answer is None or await self._write_end(closed, closed.answer):
                     self._unwritten.pop(question_id, None)
-            if not self._unwritten:
-                self._has_unwritten = trio.Event()
+            found, self._found = self._found, {}
+            for session in found:
+                await self._withdraw_found(session)
+            if self._unwritten or self._found:
+                self._has_left.set()
+
+    def note_found(self, session: Session) -> None:
+        """Another program created the transcript, or put it back: what is open in it and that nobody waits for is
+        withdrawn soon.
+        """
+        if self._left_open(session):
+            self._found[session] = None
+            self._has_left.set()
+
+    async def _withdraw_found(self, session: Session) -> None:
+        for ref in self._left_open(session):
+            try:
+                await self.withdraw_left(session, ref, NOBODY_WAITS)
+            except StorageError:
+                self._found[session] = None
+                return
+
+    def _left_open(self, session: Session) -> list[QuestionRef]:
+        # Of copies the one that has the key is shown.
+        if not self._store.catalog.is_current(session):
+            return []
+        return [ref for ref in session.entry.open_questions if ref.id not in self._open]
 
     async def ask(
         self, session: Session, draft: QuestionDraft, *, run_id: str | None = None, timeout_s: float | None = None
@@ -237,7 +266,7 @@ class QuestionDesk:
         elif not await self._write_end(asked, answer):
             # Nothing is granted, so who waits is told; the record follows.
             self._unwritten[asked.question.id] = asked
-            self._has_unwritten.set()
+            self._has_left.set()
         asked.answer = answer
         asked.decided.set()
 

@@ -13,6 +13,8 @@ import pytest
 import trio
 import trio.lowlevel
 import trio.testing
+from support.in_process import in_process_daemon
+from support.in_process_agents import until
 from support.supervised_runs import MAIN, RunHarness, run_harness
 
 from sessiond.errors import Conflict, InvalidParams, NotFound, Overloaded, SessiondError, Stopping, StorageError
@@ -27,6 +29,14 @@ from sessiond.store.catalog import Session
 
 OPTIONS = (QuestionOption("yes", "Yes", "allow_once"), QuestionOption("no", "No", "reject_once"))
 DRAFT = QuestionDraft(title="May I?", options=OPTIONS, detail="please")
+
+
+QUESTION_DATA = {
+    "id": "0" * 16,
+    "title": "May I?",
+    "askedAt": 1_795_300_000_000,
+    "options": [{"id": "yes", "label": "Yes", "kind": "allow_once"}],
+}
 
 
 class Asking:
@@ -330,3 +340,22 @@ async def test_an_answer_that_another_program_wrote_grants_nothing(tmp_path: Pat
         end = there.ends[place]
         assert isinstance(end, QuestionAnswer)
         assert end.option_id == "no"
+
+
+async def test_a_transcript_that_another_program_puts_into_the_store_waits_for_nobody(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner:
+        lines = [
+            {"type": "session", "version": 3, "id": "found", "sessionKey": "agent:main:found", "agentId": "main"},
+            {"type": "custom", "customType": QUESTION, "id": "1" * 16, "data": QUESTION_DATA},
+        ]
+        folder = there.services.store.path / "agents/main/sessions"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "found.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        await until(lambda: "agent:main:found" in there.services.store.catalog.by_key)
+        assert (await owner.call("questions.list", open=True))["questions"] == []
+        [listed] = (await owner.call("questions.list"))["questions"]
+        assert (listed["status"], listed["answer"]["reason"]) == ("withdrawn", NOBODY_WAITS)
+        session = there.services.store.catalog.by_key["agent:main:found"]
+        await until(lambda: not session.entry.open_questions)
+        [row] = (await owner.call("sessions_list"))["sessions"]
+        assert row["state"] == "idle"
