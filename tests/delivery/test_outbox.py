@@ -23,6 +23,7 @@ from support.supervised_runs import NOW, RunHarness, clock, inline, run_harness
 
 from sessiond.config.settings import DeliveryConfig
 from sessiond.delivery.channels import Channels, Delivery
+from sessiond.delivery.notification import Notification
 from sessiond.delivery.outbox import Outbox, open_outbox
 from sessiond.delivery.outbox_files import OutboxFiles
 from sessiond.errors import StorageError
@@ -467,10 +468,19 @@ class TestFiles:
         whole = delivery(
             3, account_id="a", thread_id="t", text='ünï\n"x"', attempts=2, last_error="e", failed_at=5, created_at=7
         )
+        told = delivery(
+            4,
+            session_key="claude:0b1c",
+            created_at=9,
+            notification=Notification(
+                fact_id="f", rule="r", when="waiting", agent_id="claude", at=1, question_id="q", body="b"
+            ),
+        )
         plain = delivery(2, created_at=8)
-        for one in (plain, whole):
+        for one in (told, plain, whole):
             files.write(one)
-        assert files.read() == ([whole, plain], [])
+        assert files.read() == ([whole, plain, told], [])
+        files.remove("d4")
         assert (tmp_path / "outbox/d3.json").stat().st_mode & 0o777 == 0o600
         files.remove("d3")
         files.remove("d3")

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 from support.patience import PATIENCE_S
-from support.real_daemon import Daemon, Wire
+from support.real_daemon import Daemon, RpcFailure, Wire
 
 OPTIONS = [
     {"id": "yes", "label": "Yes, once", "kind": "allow_once"},
@@ -122,6 +122,8 @@ class AskingAgent:
         """The answer to a call of `ask`."""
         while True:
             message = self.wire.receive()
+            if message.get("id") == call and "error" in message:
+                raise RpcFailure(message["error"])
             if message.get("id") == call and "method" not in message:
                 result: dict[str, Any] = message["result"]
                 return result

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.notified import AskingAgent, NotifiedServer
-from support.real_daemon import Daemon
+from support.real_daemon import Daemon, RpcFailure
 from support.sampling import amount
 
 pytestmark = pytest.mark.system
@@ -148,7 +148,7 @@ class KilledDaemon(Daemon):
         end = self.kill if rng.random() < 0.8 else self.stop
         killer = threading.Timer(min(rng.expovariate(1 / MEAN_LIFE_S), LONGEST_LIFE_S), end)
         killer.start()
-        with suppress(OSError):
+        with suppress(OSError, RpcFailure):  # it is gone, or stops
             act()
         killer.join()
 
