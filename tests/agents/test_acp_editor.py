@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from support import acp_agent_path
 from support.real_daemon import Daemon
 
 pytestmark = pytest.mark.agents
@@ -22,6 +23,8 @@ AGENT = Path(__file__).parent.parent / "support" / "acting_agent.py"
 CONFIG = (
     '[[agents.list]]\nid = "main"\nruntime = { type = "exec", input = "json", output = "jsonl",'
     f" command = {json.dumps([sys.executable, str(AGENT)])} }}\n"
+    '[[agents.list]]\nid = "asker"\nruntime = { type = "acp",'
+    f" command = {json.dumps([sys.executable, '-S', str(acp_agent_path.PATH)])} }}\n"
 )
 # acpx resumes where an agent can, and loads where it can only do that. What the agent sends is kept.
 WRAPPER = """#!/bin/sh
@@ -49,11 +52,11 @@ class Acpx:
         agent = self._loading_agent if loads else self._agent
         return [str(self._program), "--agent", str(agent), "--ttl", "60", "--format", "json", *words]
 
-    def run(self, *words: str, loads: bool = False) -> list[dict[str, Any]]:
-        """What it prints: frames, or what it says of itself."""
+    def run(self, *words: str, loads: bool = False, status: int = 0) -> list[dict[str, Any]]:
+        """What it prints: frames, or what it says of itself. `status` is what it exits with."""
         process = self.start(*words, loads=loads)
         out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, (out, err)
+        assert process.returncode == status, (out, err)
         return [json.loads(line) for line in out.splitlines()]
 
     def start(self, *words: str, loads: bool = False) -> subprocess.Popen[str]:
@@ -145,6 +148,22 @@ def test_acpx_goes_on_after_a_restart_in_mid_turn(editor: Acpx, daemon: Daemon, 
     check_schema(acp_schema, editor.frames())
 
 
+def test_acpx_answers_what_an_agent_asks(editor: Acpx, daemon: Daemon, acp_schema: dict[str, Any]) -> None:
+    for number, (flag, said) in enumerate((("--approve-all", "yes"), ("--deny-all", "no"))):
+        key = f"agent:asker:{number}"
+        daemon.call("sessions.create", key=key, cwd=str(editor.project))
+        session = daemon.call("sessions.resolve", key=key)["sessionId"]
+        editor.run("sessions", "new", "--name", said, "--resume-session", session)
+        turn = editor.run(flag, "prompt", "-s", said, "ask", status=0 if said == "yes" else 5)  # 5: it has denied
+        assert stop_reasons(turn) == ["end_turn"]
+        (question,) = daemon.call("questions.list", sessionKey=key)["questions"]
+        assert question["answer"].items() >= {"outcome": "answered", "optionId": said, "road": "acp"}.items()
+        assert f"{said} (answered by owner)" in str(daemon.call("chat.history", sessionKey=key)["messages"])
+    asked = [frame for frame in editor.frames() if frame.get("method") == "session/request_permission"]
+    assert [frame["params"]["toolCall"]["title"] for frame in asked] == ["Run c1", "Run c1"]
+    check_schema(acp_schema, editor.frames())
+
+
 def test_acpx_says_that_no_daemon_runs(editor: Acpx, daemon: Daemon) -> None:
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGTERM)
@@ -155,6 +174,13 @@ def test_acpx_says_that_no_daemon_runs(editor: Acpx, daemon: Daemon) -> None:
     assert "sessiond is not running" in out + err
 
 
+_SENT = {
+    "session/update": "SessionNotification",
+    "session/request_permission": "RequestPermissionRequest",
+    "$/cancel_request": "CancelRequestNotification",
+}
+
+
 def check_schema(schema: dict[str, Any], frames: list[dict[str, Any]]) -> None:
     """Each frame is one that an agent may send, by the schema of its result or its notification."""
     assert frames
@@ -163,7 +189,7 @@ def check_schema(schema: dict[str, Any], frames: list[dict[str, Any]]) -> None:
         errors = sorted(validator.iter_errors(frame), key=lambda error: len(error.path))
         assert not errors, (frame, errors[0].message)
         if "method" in frame:  # the schema takes any method as an extension, so its params are checked by name
-            named = {"$ref": "#/$defs/SessionNotification", "$defs": schema["$defs"]}
+            named = {"$ref": f"#/$defs/{_SENT[frame['method']]}", "$defs": schema["$defs"]}
             Draft202012Validator(named).validate(frame["params"])
 
 
