@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +241,20 @@ class TestTheSessionBus:
             "DBUS_SESSION_BUS_ADDRESS": f"unix:path={folder}/bus",
         }
         assert self.found(run, XDG_RUNTIME_DIR=str(folder))["DBUS_SESSION_BUS_ADDRESS"] == f"unix:path={folder}/bus"
+
+    @pytest.mark.skipif(not all(map(shutil.which, ("dbus-daemon", "gdbus"))), reason="no D-Bus")
+    async def test_a_program_of_the_desktop_reaches_the_bus_of_the_session(self, short_path: Path) -> None:
+        address = f"unix:path={short_path}/bus"
+        rule = NotifyRule(
+            command=("gdbus", "emit", "--session", "--object-path", "/", "--signal", "a.b.C", "'{questionId}'")
+        )
+        assert (await failure(rule, XDG_RUNTIME_DIR=str(short_path))).startswith("command exited with status 1")
+        command = ["dbus-daemon", "--session", "--nofork", f"--address={address}", "--print-address"]
+        async with trio.open_nursery() as nursery:
+            bus = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE, check=False))
+            assert await bus.stdout.receive_some()  # it listens
+            await deliver(rule, XDG_RUNTIME_DIR=str(short_path))
+            bus.terminate()
 
     def test_variables_that_are_there_stay(self, run: Path) -> None:
         own = {"XDG_RUNTIME_DIR": "/elsewhere", "DBUS_SESSION_BUS_ADDRESS": "unix:abstract=x"}
