@@ -34,6 +34,7 @@ _KEPT = {
     "model_override": "modelOverride",
     "context_tokens": "contextTokens",
     "send_policy": "sendPolicy",
+    "notify": "notify",
     "label": "label",
     "display_name": "displayName",
     "subject": "subject",

@@ -63,6 +63,7 @@ async def test_settings_and_lineage_survive_a_reset_and_counters_do_not(tmp_path
             "verboseLevel": "on",
             "model": "big",
             "sendPolicy": "allow",
+            "notify": True,
             "contextTokens": 1000,
             "deliveryContext": {"channel": "telegram", "to": "42"},
         }
@@ -95,6 +96,7 @@ async def test_settings_and_lineage_survive_a_reset_and_counters_do_not(tmp_path
                 "spawnDepth": 1,
                 "sandboxed": True,
                 "messageCount": 0,
+                "state": "idle",
                 **settings,
             }
         ]
