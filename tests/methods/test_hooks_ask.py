@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 from support.foreign_daemon import READER, daemon
 from support.hooked import KEY, OPTIONS, Shift, claude_file, claude_line, named, report, send_ask
+from support.patience import PATIENCE_S
 from support.questions import wait_for_question
 
 from sessiond.model.caller import Caller
@@ -57,7 +58,7 @@ async def test_a_hook_that_ends_withdraws_its_question(tmp_path: Path) -> None:
         async with parts.connect() as hook:
             await send_ask(hook, tmp_path)
             question = await wait_for_question(owner)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while (await owner.call("questions.list", open=True))["questions"]:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         [closed] = (await owner.call("questions.list"))["questions"]
@@ -101,7 +102,7 @@ async def test_the_result_of_the_call_in_the_transcript_withdraws_its_question(t
     async with daemon(tmp_path) as (parts, owner), parts.connect() as hook:
         other = await send_ask(hook, tmp_path, "Bash: rm", toolName="Bash", toolInput={"command": "rm"})
         asking = await send_ask(hook, tmp_path, **use)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while len((await owner.call("questions.list", open=True))["questions"]) < 2:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         write(2, False)
@@ -124,7 +125,7 @@ async def test_two_permissions_at_once_are_answered_each_for_itself(tmp_path: Pa
         first = await send_ask(one, tmp_path, "first")
         await wait_for_question(owner)
         second = await send_ask(other, tmp_path, "second")
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while len(open_ones := (await owner.call("questions.list", open=True))["questions"]) < 2:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         by_title = {question["title"]: question["id"] for question in open_ones}
@@ -140,7 +141,9 @@ async def test_a_daemon_that_ended_meanwhile_has_granted_nothing(tmp_path: Path)
         await send_ask(hook, tmp_path)
         question = await wait_for_question(owner)
         [path] = (tmp_path / "store").rglob("agents/main/sessions/*.jsonl")
-        kept = path.read_bytes()
+        with trio.fail_after(PATIENCE_S):
+            while b"sessiond/question" not in (kept := path.read_bytes()):  # noqa: ASYNC110 - listed before it is there
+                await trio.sleep(0.005)
     # As a kill leaves it: the question without its end.
     path.write_bytes(kept)
     async with daemon(tmp_path) as (_, owner):
