@@ -61,7 +61,10 @@ class Handover:
         chosen: list[tuple[Session, KeptMessage]] = []
         left, more = MAX_CHARS, False
         for session in self._sources(key):
-            page = await inbox.page(self._store, session, await self._start(session))
+            start = await self._start(session)
+            if session.entry.message_count <= start.seq:
+                continue  # nothing is unread: the many records behind the last message are not read either
+            page = await inbox.page(self._store, session, start)
             for message in page.messages:
                 size = len(_render(message))
                 # A message that is too long for itself goes alone, and whole.

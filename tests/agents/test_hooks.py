@@ -115,6 +115,12 @@ class Desk:
         self.terminal.type("Down", "Enter")
         self.terminal.wait_for("? for shortcuts")
 
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """As a script runs the program."""
+        command = [str(self._path), "--model", self._program.model, *words]
+        options: dict[str, Any] = {"env": self._environ, "capture_output": True, "text": True, "cwd": self.workspace}
+        return subprocess.run(command, check=False, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, **options)
+
     def ask_for(self, file: str) -> None:
         """Let the model call the tool that makes a file, for which the program has to ask."""
         if self._program.name == "claude":
@@ -206,6 +212,15 @@ def test_what_is_decided_in_the_terminal_is_withdrawn(desk: Desk, program: Any) 
     desk.daemon.wait_for(lambda: not desk.daemon.call("questions.list", open=True)["questions"], "it is still asked")
     [question] = desk.daemon.call("questions.list")["questions"]
     assert question["status"] == "withdrawn"
+
+
+def test_a_script_that_calls_the_program_waits_for_nobody(desk: Desk, program: Any) -> None:
+    if program.name != "claude":
+        pytest.skip("its scripts never ask")
+    done = desk.run("-p", "please RUN touch birds.txt")
+    assert done.returncode == 0, done.stderr
+    assert not (desk.workspace / "birds.txt").exists()
+    assert desk.daemon.call("questions.list")["questions"] == []
 
 
 def test_what_an_agent_lets_a_person_choose_is_chosen_from_elsewhere(desk: Desk, program: Any) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from support.fake_daemon import NO_ANSWER, FakeDaemon, Refusal
 from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond import cli
-from sessiond.cli.hooks.call import read_stdin
+from sessiond.cli.hooks.call import is_unattended, read_stdin
 
 BODY = {
     "session_id": "b7cf7d93-213e-4882-a973-3017e9167ff4",
@@ -35,7 +36,7 @@ NAMED = {"sessionId": BODY["session_id"], "transcriptPath": BODY["transcript_pat
 
 def start_hook(socket: Path, **more: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "sessiond", "hook", "--socket", str(socket)]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SESSIOND_")}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SESSIOND_", "CLAUDE"))}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env={**environ, **more}, **pipes)
 
@@ -95,7 +96,22 @@ def test_nothing_is_printed_where_anything_is_amiss(fake: FakeDaemon, tmp_path: 
     while not fake.calls.empty():
         fake.calls.get()
     assert hook(fake.path, asks, SESSIOND_TOKEN_FILE=str(tmp_path / "token")) == ""
+    assert hook(fake.path, asks, CLAUDE_CODE_SESSION_ATTENDED="0") == ""
     assert fake.calls.empty()
+
+
+@check_each(
+    ("environ", "unattended"),
+    [
+        ({}, False),
+        ({"CLAUDE_CODE_ENTRYPOINT": "cli"}, False),
+        ({"CLAUDE_CODE_ENTRYPOINT": "sdk-cli"}, True),
+        ({"CLAUDE_CODE_ENTRYPOINT": "sdk-ts", "CLAUDE_CODE_SESSION_ATTENDED": "1"}, False),
+        ({"CLAUDE_CODE_ENTRYPOINT": "cli", "CLAUDE_CODE_SESSION_ATTENDED": "0"}, True),
+    ],
+)
+def test_a_script_that_calls_the_program_waits_for_nobody(environ: dict[str, str], unattended: bool) -> None:
+    assert is_unattended(environ) is unattended
 
 
 def test_what_does_not_end_and_what_is_too_long_is_no_hook() -> None:

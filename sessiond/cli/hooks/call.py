@@ -22,6 +22,7 @@ from sessiond.client.locate import socket_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from sessiond.cli.hooks.event import HookEvent
@@ -40,11 +41,19 @@ def run_hook(socket: str | None) -> None:
     """Answer one hook on standard input. Never raises."""
     data = read_stdin()
     event = read_event(data) if data is not None else None
-    # What the daemon runs itself asks over its own road, and is no session in a terminal.
-    if event is None or run_environment().get(TOKEN_FILE):
+    # What the daemon runs itself asks over its own road, and is no session in a terminal; and a script that calls
+    # the program must not wait for a person.
+    if event is None or run_environment().get(TOKEN_FILE) or is_unattended(os.environ):
         return
     with suppress(ClientError, OSError, MemoryError):
         _answer(event, socket)
+
+
+def is_unattended(environ: Mapping[str, str]) -> bool:
+    """Whether nobody sits at the program, as with `claude -p`: it calls its hooks then, too, and waits for them."""
+    attended = environ.get("CLAUDE_CODE_SESSION_ATTENDED")
+    # Older versions say only from where they were started.
+    return attended == "0" or (attended is None and environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"))
 
 
 def _answer(event: HookEvent, socket: str | None) -> None:
