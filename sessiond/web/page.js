@@ -26,6 +26,12 @@ async function begin() {
 	const tree = new SessionTree(page);
 	fill(place("columns"), h("nav", { "aria-label": "Sessions" }, tree));
 	document.addEventListener("visibilitychange", () => (document.hidden ? client.pause() : client.resume()));
+	// A stream that is open does not tell that its token is over.
+	const reopen = () => {
+		client.pause();
+		client.resume();
+	};
+	setTimeout(reopen, (client.caller.expiresAt ?? 0) - Date.now());
 	setInterval(() => !document.hidden && list.tell(), MINUTE_MS);
 	const showRest = async () => {
 		if (client.state === "refused" && list.rows.size === 0) return askToSignIn({ type: "unauthenticated" });

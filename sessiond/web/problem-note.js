@@ -41,7 +41,7 @@ function sentenceOf(problem) {
 	const { type, message } = /** @type {{type?: string, message?: string}} */ (problem ?? {});
 	switch (type) {
 		case "away":
-			return "The daemon does not answer. Is it running? `sessiond status` says so; the page goes on by itself when it is back.";
+			return "The daemon does not answer. `sessiond status` says whether it runs. The page goes on by itself.";
 		case "unauthenticated":
 			return "This page is not signed in any more. Run `sessiond web` again.";
 		case "forbidden":

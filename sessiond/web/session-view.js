@@ -30,7 +30,7 @@ export class SessionView extends HTMLElement {
 		this.head = h(
 			"div.session-head",
 			{},
-			wordButton("‹ Sessions", () => page.go(""), { class: "back", "aria-label": "Back to the sessions" }),
+			wordButton("‹ Sessions", () => page.go(""), { class: "back" }),
 			this.heading,
 			this.state,
 			copyButton("Copy as Markdown", fetch),

@@ -36,7 +36,7 @@ export class SpawnForm extends HTMLElement {
 				h("div", {}, h("label", { for: "spawn-label" }, "Label"), this.label),
 				h("div", {}, h("label", { for: "spawn-model" }, "Model"), this.model),
 			),
-			h("label", { for: "spawn-files" }, "Files (or drop them onto the page)"),
+			h("label", { for: "spawn-files" }, "Files"),
 			this.chooser,
 			this.files,
 			this.problem,

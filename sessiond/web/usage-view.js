@@ -59,11 +59,7 @@ export class UsageView extends HTMLElement {
 		const { usage, body, by, days } = this;
 		if (!usage) return;
 		const { totals } = usage;
-		if (!totals.totalTokens)
-			return fill(
-				body,
-				h("p.hint", {}, `No tokens were counted in the last ${days} days. Agents that report their usage show here.`),
-			);
+		if (!totals.totalTokens) return fill(body, h("p.hint", {}, `No tokens were counted in the last ${days} days.`));
 		const cost = totals.costUsd === undefined ? "" : `, ${formatCost(totals.costUsd)}`;
 		const lines = usageLines(usage, by);
 		fill(

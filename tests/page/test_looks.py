@@ -147,6 +147,16 @@ def test_the_state_of_the_connection_is_told_always(daemon: Daemon, open_page: A
     page.locator("connection-state.refused", has_text="sessiond web").wait_for()
 
 
+def test_a_page_whose_token_is_over_says_so(daemon: Daemon, open_page: Any) -> None:
+    page = open_page(daemon).context.new_page()
+    opened = daemon.call("http.open", scopes=["list", "read"], ttlSeconds=3)
+    page.goto(f"{opened['address']}#{opened['code']}")
+    # Nothing comes after that, so it is not `live`; a machine that takes longer to show it is told at once.
+    page.locator("connection-state.refused, .sign-in", has_text="sessiond web").wait_for()
+    page.reload()
+    page.locator(".sign-in .problem", has_text="not signed in any more").wait_for()
+
+
 def test_a_daemon_that_dies_while_the_page_is_loaded_costs_nothing(daemon: Daemon, open_page: Any) -> None:
     daemon.reply("main", "hello")
     page = open_page(daemon, allow=("dynamically imported",), at=address_of(MAIN))
