@@ -10,10 +10,9 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.notified import AskingAgent, NotifiedServer
@@ -141,11 +140,10 @@ class KilledDaemon(Daemon):
     def _may_fork(self) -> bool:
         return True  # also in a whole run, which would start a thousand interpreters
 
-    def live(self, rng: random.Random, act: Any) -> None:
-        """Start it, let it work, and end it at a random moment: killed as a rule, told to stop now and then."""
+    def live(self, rng: random.Random, act: Callable[[], None], end: Callable[[], object]) -> None:
+        """Start it, let it work, and end it at a random moment."""
         self.be_born()
         self.start(until_loaded=rng.random() < 0.7)
-        end = self.kill if rng.random() < 0.8 else self.stop
         killer = threading.Timer(min(rng.expovariate(1 / MEAN_LIFE_S), LONGEST_LIFE_S), end)
         killer.start()
         with suppress(OSError, RpcFailure):  # it is gone, or stops
@@ -171,7 +169,7 @@ def mortal(tmp_path: Path) -> Iterator[KilledDaemon]:
 def test_over_random_kills_nothing_is_told_twice_and_nothing_is_lost(
     mortal: KilledDaemon, server: NotifiedServer, tmp_path: Path
 ) -> None:
-    rng = random.Random(18)
+    rng, act = random.Random(18), lambda: act_once(mortal, server, rng)
     url = url_rule(server, f'headersFile = "{tmp_path}/headers"')
     mortal.config.write_text(AGENTS + command_rule(tmp_path, "{id}") + url)
     mortal.be_born()
@@ -181,7 +179,9 @@ def test_over_random_kills_nothing_is_told_twice_and_nothing_is_lost(
         mortal.call("sessions.patch", key=key, notify=True)
     mortal.kill()
     for _ in range(KILLS):
-        mortal.live(rng, lambda: act_once(mortal, server, rng))
+        if rng.random() < 0.2:
+            mortal.live(rng, act, mortal.stop)
+        mortal.live(rng, act, mortal.kill)
     mortal.be_born()
     mortal.start()
     mortal.wait_for(lambda: not mortal.call("daemon.status")["liveRuns"], "runs do not end")
