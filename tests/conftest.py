@@ -7,7 +7,9 @@ run (`support/sampling.py`). SESSIOND_SOAK_S is the duration of the soak tests.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -41,6 +43,8 @@ if not WHOLE:
 gc.disable()
 
 
+# Last: Hypothesis lets nobody use its tables before it has begun itself.
+@pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     compile_share(session.config)
 
@@ -108,6 +112,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: two workers for each processor, because many tests wait for other processes."""
     return min(2 * len(os.sched_getaffinity(0)), 16)
+
+
+_folder_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the test's own. Pytest's fixture looks through those of all tests before for the next number."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}{next(_folder_numbers)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ class Cycle:
 @pytest.fixture
 def _usual_collector() -> Iterator[None]:
     thresholds = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
     yield
-    gc.unfreeze()
+    # What is frozen stays so: it is all that was collected, which nobody is to go over any more.
     gc.set_threshold(*thresholds)
 
 

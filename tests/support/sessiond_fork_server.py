@@ -22,11 +22,15 @@ import traceback
 from typing import Any
 
 # Everything that a start, a token, a run or a reload imports later.
+import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
+import platformdirs.unix  # noqa: F401
+
 import sessiond
 import sessiond.auth.keyring
 import sessiond.auth.tokenlog
 import sessiond.auth.tokens
 import sessiond.cli.frame.quick
+import sessiond.cli.frame.registry
 import sessiond.cli.history
 import sessiond.cli.list
 import sessiond.cli.send
@@ -35,6 +39,7 @@ import sessiond.daemon.lifecycle
 import sessiond.events.inotify
 import sessiond.methods.table
 import sessiond.store.repair
+import sessiond.transports.http_context
 from sessiond import cli
 from sessiond.config import settings
 
