@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.rows import check_each
 from support.scarce_lines import ScarceLines
 
 from sessiond.model.dialects import V3
@@ -140,16 +141,35 @@ class ContestedFile:
         return found
 
 
-@pytest.fixture(params=["opened", "kept open"])
+OPENED = ["opened", "kept open"]
+
+
+@pytest.fixture(params=OPENED)
 def contested(
     tmp_path: Path, folder: Folder, settings: ScanSettings, request: pytest.FixtureRequest
 ) -> Iterator[ContestedFile]:
     """A transcript that has to be opened, or is open since the last append."""
-    contested = ContestedFile(tmp_path, folder, settings)
-    if request.param == "kept open":
+    with open_contested(tmp_path, folder, settings, request.param) as contested:
+        yield contested
+
+
+@contextlib.contextmanager
+def open_contested(path: Path, folder: Folder, settings: ScanSettings, opened: str) -> Iterator[ContestedFile]:
+    contested = ContestedFile(path, folder, settings)
+    if opened == "kept open":
         contested.keep_open()
     yield contested
     contested.files.close()
+
+
+@contextlib.contextmanager
+def open_contested_by_path(path: Path, settings: ScanSettings, opened: str) -> Iterator[ContestedFile]:
+    """Its folder, `above/sessions`, is known by its path."""
+    place = path / "above" / "sessions"
+    place.mkdir(parents=True)
+    with dirfd.closing(dirfd.open_root(place)) as fd:
+        with open_contested(place, Folder("main", fd, path=str(place), dialect=V3), settings, opened) as contested:
+            yield contested
 
 
 def test_a_commit_returns_its_places_and_sets_the_parents(contested):
@@ -249,18 +269,22 @@ ACTS = [
 ]
 
 
-@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-@pytest.mark.parametrize("when", ["before", "between", "synced"])
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_file_changed_during_a_commit_has_its_records_once_and_keeps_its_key(contested, act, when, times):
-    if when == "before":
-        act(contested)
-        appends = contested.write("a", "b")
-    else:
-        appends = contested.write("a", "b", times=times, **{when: lambda: act(contested)})
-    contested.check(*appends)
-    contested.fold_new_lines()
-    contested.check(*appends, *contested.write("c"))
+@check_each("act", ACTS, ids=lambda act: act.__name__)
+@check_each("when", ["before", "between", "synced"])
+@check_each("times", [1, 3])
+@check_each("opened", OPENED)
+def test_a_file_changed_during_a_commit_has_its_records_once_and_keeps_its_key(
+    tmp_path, settings, *, opened, act, when, times
+):
+    with open_contested_by_path(tmp_path, settings, opened) as contested:
+        if when == "before":
+            act(contested)
+            appends = contested.write("a", "b")
+        else:
+            appends = contested.write("a", "b", times=times, **{when: lambda: act(contested)})
+        contested.check(*appends)
+        contested.fold_new_lines()
+        contested.check(*appends, *contested.write("c"))
 
 
 def test_a_record_reformatted_by_another_program_is_found_and_not_written_twice(contested):
@@ -371,7 +395,7 @@ def fold_from_start(contested: ContestedFile) -> Entry:
     return folding.advance(contested.session.folder.fd, Entry(session_id="s"), "s.jsonl", LIMIT, dialect=V3).entry
 
 
-@pytest.mark.parametrize(
+@check_each(
     "act",
     [
         empty_file,
@@ -381,15 +405,17 @@ def fold_from_start(contested: ContestedFile) -> Entry:
         replace_by_an_empty_file,
     ],
 )
-@pytest.mark.parametrize("when", ["before", "between", "synced"])
-def test_a_file_that_lost_its_header_gets_its_settings_back(contested, act, when):
-    contested.add(custom_line("set", "first", 1, ENTRY, SET))
-    contested.fold_new_lines()
-    if when == "before":
-        act(contested)
-        when = "between"
-    contested.check(*contested.write("a", **{when: lambda: act(contested)}))
-    got = fold_from_start(contested)
+@check_each("when", ["before", "between", "synced"])
+@check_each("opened", OPENED)
+def test_a_file_that_lost_its_header_gets_its_settings_back(tmp_path, settings, *, opened, act, when):
+    with open_contested_by_path(tmp_path, settings, opened) as contested:
+        contested.add(custom_line("set", "first", 1, ENTRY, SET))
+        contested.fold_new_lines()
+        if when == "before":
+            act(contested)
+            when = "between"
+        contested.check(*contested.write("a", **{when: lambda: act(contested)}))
+        got = fold_from_start(contested)
     assert (got.label, got.sandboxed, got.spawn_depth, got.model_override) == ("dear", True, 1, "openai/gpt")
     assert (got.spawn, got.spawned_by, got.cwd) == (Spawn(**SET["spawn"]), "agent:main:boss", "/w")
     # Values derived from removed records are not restored.
@@ -449,25 +475,19 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away_for_good(contested):
     assert b'"a"' not in away.read_bytes()
 
 
-@pytest.fixture(params=["opened", "kept open"])
+@pytest.fixture(params=OPENED)
 def contested_by_path(
     tmp_path: Path, settings: ScanSettings, request: pytest.FixtureRequest
 ) -> Iterator[ContestedFile]:
-    """A transcript whose folder is known by its path."""
-    place = tmp_path / "above" / "sessions"
-    place.mkdir(parents=True)
-    with dirfd.closing(dirfd.open_root(place)) as fd:
-        contested = ContestedFile(place, Folder("main", fd, path=str(place), dialect=V3), settings)
-        if request.param == "kept open":
-            contested.keep_open()
+    with open_contested_by_path(tmp_path, settings, request.param) as contested:
         yield contested
-        contested.files.close()
 
 
-@pytest.mark.parametrize("part", ["above", "above/sessions"])
-@pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("when", ["before", "between", "synced"])
-def test_nothing_is_stored_in_a_folder_that_was_moved_away(contested_by_path, tmp_path, part, copied, when):
+@check_each("part", ["above", "above/sessions"])
+@check_each("copied", [False, True])
+@check_each("when", ["before", "between", "synced"])
+@check_each("opened", OPENED)
+def test_nothing_is_stored_in_a_folder_that_was_moved_away(tmp_path, settings, *, opened, part, copied, when):
     away = tmp_path / "away"
 
     def move() -> None:
@@ -475,9 +495,10 @@ def test_nothing_is_stored_in_a_folder_that_was_moved_away(contested_by_path, tm
         if copied:
             shutil.copytree(away, tmp_path / part)
 
-    if when == "before":
-        move()
-    (append,) = contested_by_path.write("a", **({} if when == "before" else {when: move}))
+    with open_contested_by_path(tmp_path, settings, opened) as contested:
+        if when == "before":
+            move()
+        (append,) = contested.write("a", **({} if when == "before" else {when: move}))
     assert isinstance(append.error, StoreDisplaced)
     left = [path.read_bytes() for path in tmp_path.rglob("s.jsonl")]
     assert len(left) == 1 + copied

@@ -35,8 +35,8 @@ PERCENTILE = 0.99
 # Other programs run on the machine as well: a bad measurement is repeated before the test fails.
 ATTEMPTS = 3
 
-# Sends a ping every few milliseconds until something comes on standard input, then prints the times as JSON: `old` on
-# open connections, `new` on connections made for one ping.
+# Sends a ping every few milliseconds until some were sent and something comes on standard input, then prints the times
+# as JSON: `old` on open connections, `new` on connections made for one ping.
 PINGER = """
 import json, select, socket, sys, time
 owner, agent, token = sys.argv[1:]
@@ -63,7 +63,7 @@ old, new = [], []
 for sock in standing:
     ping(sock, 0)
 print("ready", flush=True)
-while not select.select([0], [], [], 0.003)[0]:
+while not select.select([0], [], [], 0.003)[0] or not new:
     for sock in standing:
         old.append(ping(sock, time.perf_counter()))
     if len(old) % 8 == 0:
