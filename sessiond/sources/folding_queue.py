@@ -35,7 +35,7 @@ class FoldingQueue:
 
     `reader_of(session)` reads its file. `on_folded(session, got)` is called with the last step over a whole file, while
     the session is still partial. `on_failed(session, error)` is called where it cannot be read, and says
-    whether there is another file now.
+    whether there is another file now. While `is_busy()`, asked in a thread, others need the interpreter more.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class FoldingQueue:
         reader_of: Callable[[Session], FileReader | None],
         on_folded: Callable[[Session, Advance], Awaitable[None]],
         on_failed: Callable[[Session, OSError], bool],
+        is_busy: Callable[[], bool],
     ) -> None:
         self._run_sync, self._reader_of = run_sync, reader_of
-        self._on_folded, self._on_failed = on_folded, on_failed
+        self._on_folded, self._on_failed, self._is_busy = on_folded, on_failed, is_busy
         self._waiting: dict[Session, None] = {}
         self._urgent: dict[Session, None] = {}
         self._awaited: dict[Session, _Completion] = {}
@@ -106,7 +107,7 @@ class FoldingQueue:
             entry = reading.begin_again(session.entry)
             while True:
                 reader = self._reader_of(session) or reader  # its file may be another one meanwhile
-                got: Advance = await self._run_sync(reader.fold_slice, session.place, entry, SLICE_BYTES)
+                got: Advance = await self._run_sync(reader.fold_slice, session.place, entry, SLICE_BYTES, self._is_busy)
                 entry = got.entry
                 if not got.more:
                     break

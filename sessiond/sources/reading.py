@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,9 @@ END_BYTES = 48 * 1024
 BLOCK_BYTES = 32 * 1024
 # After so much of a processor's time others have their turn. Most dialects fold 32 KiB in it.
 _TURN_S = 0.001
+# A commit takes a few milliseconds, and needs the interpreter three times in them. Where one follows the other without
+# end, a file is folded all the same.
+_MOST_PAUSES = 10
 _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 2 * 1024, 32 * 1024
 # The size of a file in memory that was not put together yet.
 UNKNOWN_SIZE = 2**53
@@ -207,8 +210,13 @@ class FileReader:
             turn.pause_when_over()
         return entry
 
-    def fold_slice(self, place: str, entry: Entry, max_bytes: int) -> folding.Advance:
-        """The entry after some more bytes of a file. Raises OSError."""
+    def fold_slice(
+        self, place: str, entry: Entry, max_bytes: int, is_busy: Callable[[], bool] = lambda: False
+    ) -> folding.Advance:
+        """The entry after some more bytes of a file. While others are busy it pauses, but not for long.
+
+        Raises OSError.
+        """
         begin, piece = entry.file.folded_to, _MOST_PIECE_BYTES
         with dirfd.closing(self.folder.open_file(place)) as fd:
             while True:
@@ -219,6 +227,10 @@ class FileReader:
                     return got
                 piece = fit_piece(piece, time.thread_time() - turn)
                 let_others_run()
+                for _ in range(_MOST_PAUSES):
+                    if not is_busy():
+                        break
+                    let_others_run()
 
     def _facts(self, file: ListedFile) -> SourceFacts:
         found = self.finder.facts_beside(self.folder.fd, file.place)

@@ -55,7 +55,8 @@ class SessionFiles:
     """The sessions in the files below the roots. `note_change` is called when the snapshot is not up to date any more.
 
     `roots` are those that are open now, by their labels; `keeper` is told of every file to keep. Files with temporary
-    errors are looked at again through `retries`, by the labels of their roots and their paths.
+    errors are looked at again through `retries`, by the labels of their roots and their paths. `is_busy` tells, in any
+    thread, whether somebody waits for the disk: then folding pauses.
     """
 
     def __init__(
@@ -67,12 +68,17 @@ class SessionFiles:
         *,
         keeper: FileKeeper,
         note_change: Callable[[], None],
+        is_busy: Callable[[], bool],
         retries: DelayedRetry[tuple[str, str]],
     ) -> None:
         self._catalog, self._news, self._roots = catalog, news, roots
         self._run_sync, self._keeper, self._note_change, self._retries = run_sync, keeper, note_change, retries
         self.queue = FoldingQueue(
-            run_sync, reader_of=self._reader_of, on_folded=self._on_folded, on_failed=self._on_failed
+            run_sync,
+            reader_of=self._reader_of,
+            on_folded=self._on_folded,
+            on_failed=self._on_failed,
+            is_busy=is_busy,
         )
 
     def add(

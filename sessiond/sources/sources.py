@@ -85,6 +85,7 @@ class Sources:
             self._run_sync,
             keeper=self._keeper,
             note_change=saver.note_change,
+            is_busy=lambda: store.committer.is_busy,
             retries=self._retries,
         )
         self._roots = RootFolders(

@@ -119,6 +119,11 @@ class Committer:
         self._closed = self._is_stopped = False
         self.syncs = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for a commit. May be asked in any thread."""
+        return bool(self._open)
+
     async def append(self, session: Session, compose: Compose, last_id: str) -> list[tuple[int, int]]:
         """Write the composed lines; begin and end offset of each. `last_id` is the id of the last one.
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from support.foreign_sessions import (
 from support.shortage import free_descriptors, refused_threads
 
 from sessiond.model.event import ChangedEvent
-from sessiond.sources import pi, reading
+from sessiond.sources import reading
 from sessiond.sources.table import SOURCE_NAMES
 from sessiond.store.store import Custom
 
@@ -372,31 +371,6 @@ async def test_an_empty_file_of_a_session_does_not_take_the_place_of_the_one_wit
     async with followed_sources(tmp_path / "again", home) as followed:
         await followed.wait_whole()
         assert followed.parts.session(key).entry.message_count == 2
-
-
-def test_a_turn_is_a_millisecond_of_the_processor_whatever_a_line_takes() -> None:
-    steps = {(32768, 0.004): 8192, (8192, 0.001): 8192, (8192, 0.0): 32768, (32768, 0.0001): 32768, (2048, 1.0): 2048}
-    assert {step: reading.fit_piece(*step) for step in steps} == steps
-    turn = reading.ThreadTurn()
-    began = turn._began
-    turn.pause_when_over()
-    assert turn._began == began or time.thread_time() - began > 0.001
-    while time.thread_time() - began <= 0.001:
-        pass
-    turn.pause_when_over()
-    assert turn._began - began > 0.001
-
-
-async def test_the_lines_before_a_bad_one_are_not_counted_at_every_slice(followed: FollowedSources, home: Path) -> None:
-    # 16 MB of bad lines took 13 s of a processor.
-    path = pi_file(home, 1, header=False)
-    append(path, b"{no json\n" * 3)
-    session = followed.parts.session(key_of(1))
-    entry = reading.begin_again(session.entry)
-    read = reading.FileReader(session.folder, pi.FINDER, followed.parts.store.record_limit)
-    got = read.fold_slice(session.place, entry, 2**20)
-    assert got.entry.corrupt_records == got.odd_count == 3
-    assert [one.number for one in got.odd] == [None, None, None]
 
 
 async def test_a_folder_that_comes_while_descriptors_or_threads_are_short_is_shown_later(
