@@ -218,6 +218,29 @@ def test_a_program_asks_and_goes_on_when_it_is_answered_from_elsewhere(desk: Acp
     assert desk.say("and again")["status"] == "ok"
 
 
+CHOICE = {
+    "question": "Which size?",
+    "header": "Size",
+    "options": [{"label": "small", "description": "fits"}, {"label": "large", "description": "does not"}],
+    "multiSelect": False,
+}
+
+
+@pytest.mark.parametrize("program", ["claude"], indirect=True)
+def test_what_claude_code_lets_a_person_choose_is_a_question(desk: AcpDesk) -> None:
+    daemon = desk.start("allow")
+    order = f"CALL AskUserQuestion {json.dumps({'questions': [CHOICE]})}"
+    run_id = daemon.call("chat.send", sessionKey="main", message=order)["runId"]
+    question = desk.next_question()
+    assert [option["label"] for option in question["options"]] == ["small", "large", "Decline"]
+    assert (question["title"], question["kind"]) == ("Which size?", "elicitation")
+    assert "large: does not" in question["detail"]
+    daemon.call("questions.answer", id=question["id"], optionId="large", note="as large as can be")
+    # The form has a text for a note, so that the model hears of it.
+    reply = desk.wait_for_end(run_id)["reply"]
+    assert "large" in reply and "as large as can be" in reply
+
+
 def option_of(question: dict[str, Any], kind: str) -> str:
     """The id of the first option of this kind."""
     option: str = next(option["id"] for option in question["options"] if option["kind"] == kind)
