@@ -94,6 +94,11 @@ def test_who_opens_a_session_is_asked_what_is_open_and_who_closes_it_leaves_it_t
     second.call("close_session", session_id=session)
     turn = first.begin_prompt(session, "both")
     numbers = [first.next_question()[0] for _ in range(2)]
+    # An editor that is killed leaves them to others.
+    with RawEditor(acting) as killed:
+        killed.call("initialize", protocolVersion=1)
+        killed.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
+        assert [killed.next_line()["method"] for _ in range(2)] == ["session/request_permission"] * 2
     second.call("load_session", session_id=session, cwd=str(tmp_path), mcp_servers=[])
     found = [second.next_question() for _ in range(2)]
     assert [asked["toolCall"]["toolCallId"] for _, asked in found] == ["c1", "c2"]
