@@ -144,10 +144,10 @@ class RuleNotifier:
 
     def _deliveries(self, fact: Fact) -> list[Delivery]:
         """The deliveries of a fact: one for each rule that it concerns and whose target has room."""
+        concerned = {name: one for name, one in rules_by_name(self._config().notify).items() if is_concerned(one, fact)}
+        body = shown_body(fact, self._mask) if any(rule.body for rule in concerned.values()) else None
         found: list[Delivery] = []
-        for name, rule in rules_by_name(self._config().notify).items():
-            if not is_concerned(rule, fact):
-                continue
+        for name, rule in concerned.items():
             delivery = Delivery(
                 delivery_id=f"{fact.question_id or f'{fact.run_id}.end'}.{name}",
                 channel=f"notify:{describe_target(rule)}",
@@ -164,7 +164,7 @@ class RuleNotifier:
                     at=fact.at,
                     question_id=fact.question_id,
                     run_id=fact.run_id,
-                    body=shown_body(fact, self._mask) if rule.body else None,
+                    body=body if rule.body else None,
                 ),
             )
             if self._has_room(delivery):
