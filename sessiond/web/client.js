@@ -59,7 +59,7 @@ export class Client extends EventTarget {
 			this.#storage.setItem(STORED, JSON.stringify(traded));
 		}
 		const stored = JSON.parse(this.#storage.getItem(STORED) ?? "null");
-		if (!stored) {
+		if (!stored?.scopes) {
 			this.#become("refused");
 			throw new CallError(-32001, "unauthenticated", "This page has no token. Run `sessiond web` again.");
 		}

@@ -68,7 +68,7 @@ function lineElement(page, key, isSelf, sentence) {
 	const row = page.list.rows.get(key);
 	const name = page.nameOf(key);
 	const mark = row ? stateMark(stateOf(row)) : null;
-	const word = isSelf ? h("strong", {}, h("bdi", {}, name)) : page.link(key);
+	const word = isSelf ? h("strong", {}, h("bdi", {}, name)) : page.linkTo(key);
 	return h("li", {}, mark, word, h("span.unseen", {}, sentence));
 }
 

@@ -82,7 +82,7 @@ export class FactsPanel extends HTMLElement {
 		const { page } = this;
 		const link = (/** @type {string} */ other) => {
 			const known = page.list.rows.get(other);
-			return h("li", {}, known ? stateMark(stateOf(known)) : null, page.link(other));
+			return h("li", {}, known ? stateMark(stateOf(known)) : null, page.linkTo(other));
 		};
 		const list = (/** @type {string} */ name, /** @type {(string | undefined)[]} */ keys) => {
 			const there = keys.filter((one) => one !== undefined);

@@ -3,7 +3,7 @@
 import { confirmButton } from "./confirm-button.js";
 import { DroppedFiles } from "./dropped-files.js";
 import { button, fill, h, wordButton } from "./element.js";
-import { attempt, mayOnlyRead } from "./problem-note.js";
+import { attempt, readOnlyNote } from "./problem-note.js";
 import { isLive } from "./session-state.js";
 
 export class MessageComposer extends HTMLElement {
@@ -24,7 +24,7 @@ export class MessageComposer extends HTMLElement {
 		this.problem = h("div");
 		this.hint = h("span.hint");
 		this.sendButton = button("Send", () => this.send("chat.send"), { class: "primary" });
-		this.steerButton = button("Steer", () => this.send("sessions.steer"), { title: "Into the run that is live, now" });
+		this.steerButton = button("Steer", () => this.send("sessions.steer"));
 		this.stopButton = confirmButton("Stop", "Stop the run?", () => this.stop());
 		this.chooser = h("input", {
 			type: "file",
@@ -42,7 +42,7 @@ export class MessageComposer extends HTMLElement {
 			h("div.line", {}, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton),
 			this.hint,
 		);
-		this.readOnly = mayOnlyRead("send");
+		this.readOnly = readOnlyNote("send");
 		this.append(this.form, this.readOnly);
 	}
 

@@ -97,7 +97,7 @@ export class MessageView extends HTMLElement {
 	/** @param {string} from */
 	senderItem(from) {
 		const { actions } = this;
-		return line("sender", () => h("p.sender", {}, "from ", actions.link(from, { title: safeLine(from) })));
+		return line("sender", () => h("p.sender", {}, "from ", actions.linkTo(from, { title: safeLine(from) })));
 	}
 
 	orphanItem() {

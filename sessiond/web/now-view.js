@@ -107,7 +107,7 @@ class NowSection extends HTMLElement {
 					: null;
 			return [
 				stateMark(stateOf(row)),
-				page.link(key),
+				page.linkTo(key),
 				h("span.where", {}, safeLine(groupOf(row, "project").name, 30)),
 				h("span.age", {}, formatAge(row.updatedAt, now)),
 				said,

@@ -117,7 +117,7 @@ export class PageContext extends EventTarget {
 	}
 
 	/** @param {string} key @param {Props} [props] */
-	link(key, props) {
+	linkTo(key, props) {
 		return wordButton(h("bdi", {}, this.nameOf(key)), () => this.open(key), props);
 	}
 

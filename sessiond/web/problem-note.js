@@ -31,7 +31,7 @@ export async function attempt(place, what, work) {
 }
 
 /** @param {string} what @param {string} [more] */
-export function mayOnlyRead(what, more = "") {
+export function readOnlyNote(what, more = "") {
 	const page = h("code", {}, "sessiond web --write");
 	return h("p.hint", {}, "This page may only read. ", page, ` opens one that may ${what}.${more}`);
 }

@@ -3,7 +3,7 @@
 import { button, h, keepChildren } from "./element.js";
 import { formatMoment, formatPast } from "./format.js";
 import { safeLine, safeText } from "./plain-text.js";
-import { attempt, mayOnlyRead } from "./problem-note.js";
+import { attempt, readOnlyNote } from "./problem-note.js";
 
 // Who aims at a button hits none that has just come to its place.
 const SETTLING_MS = 500;
@@ -17,6 +17,8 @@ const KINDS = {
 };
 
 export class QuestionCard extends HTMLElement {
+	isAnswering = false;
+
 	/** @param {PageContext} page @param {Question} question @param {OpenQuestions} among */
 	constructor(page, question, among) {
 		super();
@@ -37,12 +39,12 @@ export class QuestionCard extends HTMLElement {
 			h(
 				"p.hint",
 				{},
-				among.key === undefined && page.link(sessionKey),
+				among.key === undefined && page.linkTo(sessionKey),
 				` asked ${formatPast(askedAt, Date.now())}${expiresAt ? `, until ${formatMoment(expiresAt)}` : ""}`,
 			),
 			detail ? h("pre", { tabindex: 0, role: "group", "aria-label": "Details" }, safeText(detail)) : "",
 			h("div.options", {}, choices),
-			may ? this.note : mayOnlyRead("answer", ` Or: sessiond answer ${id.slice(0, 8)}`),
+			may ? this.note : readOnlyNote("answer", ` Or: sessiond answer ${id.slice(0, 8)}`),
 			this.problem,
 		);
 	}
@@ -50,12 +52,13 @@ export class QuestionCard extends HTMLElement {
 	/** @param {string} id @param {string} optionId */
 	async answer(id, optionId) {
 		const { page, note } = this;
-		this.inert = true;
+		if (this.isAnswering) return;
+		this.isAnswering = true;
 		await attempt(this.problem, "It was not answered.", async () => {
 			await page.client.call("questions.answer", { id, optionId, note: note.value.trim() || null });
 			page.list.closeQuestion(id);
 		});
-		this.inert = false;
+		this.isAnswering = false;
 	}
 }
 

@@ -43,7 +43,7 @@ export class TranscriptView extends HTMLElement {
 		this.seenSeq = 0;
 		/** @type {MessageActions} */
 		this.actions = {
-			link: (key, props) => page.link(key, props),
+			linkTo: (key, props) => page.linkTo(key, props),
 			raw: ({ entry }) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
 			whole: ({ entry }) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
 		};
@@ -262,7 +262,7 @@ function pieceElement(piece, view) {
 
 /** @param {Extract<Piece, {type: "child"}>} piece @param {TranscriptView} view */
 function childParts({ row, childKey }, view) {
-	return [stateMark(stateOf(row)), "Sub-agent ", view.page.link(childKey)];
+	return [stateMark(stateOf(row)), "Sub-agent ", view.page.linkTo(childKey)];
 }
 
 /** @param {RunEnding} run */

@@ -340,7 +340,7 @@ type ImagePart = Extract<Part, { kind: "image" }>;
 
 /** What a message can ask of the page. `raw`: the line of the file. `whole`: fetches what was too large. */
 interface MessageActions {
-	link: (key: string, props?: Props) => HTMLElement;
+	linkTo: (key: string, props?: Props) => HTMLElement;
 	raw: (piece: MessagePiece) => Promise<string>;
 	whole: (piece: MessagePiece) => void;
 }

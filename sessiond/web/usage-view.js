@@ -78,7 +78,7 @@ export class UsageView extends HTMLElement {
 	/** @param {string} name */
 	nameElement(name) {
 		const { page, by } = this;
-		if (by === "session") return page.link(name);
+		if (by === "session") return page.linkTo(name);
 		return h("bdi", {}, by === "day" ? dayName(name) : safeLine(name, 80));
 	}
 

@@ -24,7 +24,7 @@ function memory() {
 /** @param {Partial<ConstructorParameters<typeof Client>[0]>} [options] */
 async function opened(options) {
 	const storage = options?.storage ?? memory();
-	storage.setItem("sessiond.token", JSON.stringify({ token: tokens.pop() }));
+	storage.setItem("sessiond.token", JSON.stringify({ token: tokens.pop(), scopes: [] }));
 	const client = new Client({ base, ...options, storage });
 	await client.open();
 	return client;
@@ -56,6 +56,10 @@ test("a code is traded, and the stored token opens the page again", async () => 
 });
 
 test("without a token there is nothing to open", async () => {
+	const storage = memory();
+	// As an older page kept it.
+	storage.setItem("sessiond.token", JSON.stringify({ token: tokens[0] }));
+	await rejectsWith(new Client({ base, storage }).open(), "unauthenticated");
 	const client = new Client({ base, storage: memory() });
 	await rejectsWith(client.open(), "unauthenticated");
 	assert.equal(client.state, "refused");
