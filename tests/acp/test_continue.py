@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,24 @@ def test_a_session_of_another_program_is_listed_loaded_followed_and_continued(da
         editor.call("session/resume", **place)
         daemon.reply(OURS, "hey")
         assert editor.next_line()["params"]["update"]["content"]["text"] == "hey"
+        answer_what_a_terminal_asks(daemon, home, editor)
+
+
+def answer_what_a_terminal_asks(daemon: Daemon, home: ClaudeHome, editor: RawEditor) -> None:
+    """The hook of a program asks; the editor that has the session open answers, and the hook hears of it."""
+    native_id = f"{ID[:-1]}f"
+    path = home.write("in a terminal", native_id=native_id)
+    daemon.wait_for(lambda: len(daemon.call("sessions_list")["sessions"]) > 2, "the session is not listed")
+    editor.call("session/load", sessionId=native_id, cwd=str(home.project), mcpServers=[])
+    options = [{"id": "allow", "label": "Allow", "kind": "allow_once"}]
+    hook = {"event": "PermissionRequest", "sessionId": native_id, "transcriptPath": str(path)}
+    with daemon.connect() as wire:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "hooks.ask"}
+        wire.send({**asked, "params": {**hook, "title": "Bash: ls", "options": options}})
+        while (frame := editor.next_line()).get("method") != "session/request_permission":
+            pass
+        assert (frame["params"]["sessionId"], frame["params"]["toolCall"]["title"]) == (native_id, "Bash: ls")
+        chosen = {"outcome": {"outcome": "selected", "optionId": "allow"}}
+        editor.write(json.dumps({"jsonrpc": "2.0", "id": frame["id"], "result": chosen}).encode() + b"\n")
+        result = wire.receive()["result"]
+    assert (result["outcome"], result["optionId"], result["answeredBy"]) == ("answered", "allow", "owner")
