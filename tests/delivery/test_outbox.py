@@ -526,16 +526,24 @@ class TestFiles:
 _FILES = """
 import os
 from sessiond.delivery.channels import Delivery
+from sessiond.delivery.notification import Notification
 from sessiond.delivery.outbox_files import OutboxFiles
 files = OutboxFiles(os.open(root, os.O_RDONLY | os.O_DIRECTORY), sync=True)
 """
 _WRITE = """
-files.write(Delivery(delivery_id="d1", channel="c", to="t", session_key="k", text="t", title="t", created_at=1))
+fields = dict(channel="c", to="t", session_key="k", text="t", title="t", created_at=1)
+told = dict(fact_id="f", rule="r", when="done", agent_id="a", at=1)
+files.write(Delivery(delivery_id="d1", notification=Notification(run_id="r", **told), **fields))
+"""
+# A question ends with the daemon, so nothing waits for its notification to be on disk.
+_WRITE_QUESTION = """
+files.write(Delivery(delivery_id="d2", notification=Notification(question_id="q", **told), **fields))
 """
 
 
 @pytest.mark.parametrize(
-    ("code", "left"), [(_WRITE, {"outbox", "outbox/d1.json"}), (_WRITE + 'files.remove("d1")', {"outbox"})]
+    ("code", "left"),
+    [(_WRITE + _WRITE_QUESTION, {"outbox", "outbox/d1.json"}), (_WRITE + 'files.remove("d1")', {"outbox"})],
 )
 def test_a_power_cut_undoes_neither_an_added_nor_a_removed_delivery(tmp_path: Path, code: str, left: set[str]):
     root = tmp_path / "root"
