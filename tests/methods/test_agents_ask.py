@@ -225,7 +225,8 @@ async def test_only_who_lives_the_run_asks_in_its_name(asking_agent: AskingAgent
     ]
     for caller in strangers:
         async with there.connect(caller) as stranger:
-            error = await stranger.failure("agents.ask", runId=run_id, **ASKED)
+            with trio.fail_after(PATIENCE_S):
+                error = await stranger.failure("agents.ask", runId=run_id, **ASKED)
             assert (error["code"], error["data"]["code"]) == (-32002, "run_not_found")
     unknown = await asking_agent.made.failure("agents.ask", runId="none", **ASKED)
     assert unknown["data"]["code"] == "run_not_found"

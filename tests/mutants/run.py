@@ -31,7 +31,7 @@ from mutants.drawing import Change, changes_of, draw
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-ROOMS = ("store", "runs", "policy", "auth", "attachments", "events", "rpc")
+ROOMS = ("store", "runs", "policy", "auth", "attachments", "events", "rpc", "questions")
 # The folders of tests that may notice a change in these packages.
 FOLDERS = (*ROOMS, "sessions", "subagents", "conversations", "delivery", "methods", "transports", "trust")
 # Tests that work in other processes, so that their lines cannot be recorded. They run last.

@@ -244,11 +244,11 @@ async def test_one_session_and_one_agent_have_so_many_open_questions(tmp_path: P
             for _ in range(MAX_OPEN_QUESTIONS):
                 asked, scope, _ = await there.ask()
                 await trio.sleep(1)  # else they would come too fast
-            with pytest.raises(Conflict) as refused:
+            with pytest.raises(Conflict) as refused, trio.fail_after(5):
                 await there.desk.ask(there.session, DRAFT)
             assert refused.value.code == "too_many_questions"
         there.session = (await there.store.create("agent:main:third", "main"))[0]
-        with pytest.raises(Conflict) as refused:
+        with pytest.raises(Conflict) as refused, trio.fail_after(5):
             await there.desk.ask(there.session, DRAFT)
         assert "agent main" in refused.value.message
         other = (await there.store.create("agent:ops:main", "ops"))[0]
@@ -266,7 +266,7 @@ async def test_who_asks_and_withdraws_in_a_loop_is_slowed_down(tmp_path: Path, a
             _, scope, _ = await there.ask()
             scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(Overloaded) as refused:
+        with pytest.raises(Overloaded) as refused, trio.fail_after(5):
             await there.desk.ask(there.session, DRAFT)
         assert refused.value.code == "rate_limited"
         await trio.sleep(refused.value.data["retryAfterMs"] / 1000)
@@ -280,7 +280,7 @@ async def test_a_daemon_that_stops_withdraws_all_and_takes_no_more(tmp_path: Pat
         await there.desk.stop()
         await trio.testing.wait_all_tasks_blocked()
         assert [getattr(end, "outcome", None) for end in there.ends] == ["withdrawn"] * 3
-        with pytest.raises(Stopping):
+        with pytest.raises(Stopping), trio.fail_after(5):
             await there.desk.ask(there.session, DRAFT)
 
 
