@@ -22,15 +22,16 @@ from sessiond.model.question import (
     QuestionOption,
     clean_line,
     compose_draft,
+    cut_bytes,
     is_option_id,
 )
 from sessiond.runtimes.acp import permissions
 from sessiond.runtimes.acp.permissions import ALLOWING
 from sessiond.runtimes.presets.fields import array, member, table, text
 
-# Of what the call gets, and of what the agent says of it. The longest detail of a question has room for both.
-_MAX_ARGUMENTS_CHARS, _MAX_SAID_CHARS = 8 * 1024, 4 * 1024
-_MAX_CHANGED_CHARS = 2 * 1024
+# Of the command, of its other arguments, and of what the agent says of it: together what a question has room for.
+_MAX_COMMAND_BYTES, _MAX_ARGUMENTS_BYTES, _MAX_SAID_BYTES = 6 * 1024, 5 * 1024, 4 * 1024
+_MAX_CHANGED_BYTES = 2 * 1024
 _DECLINE = "Decline"
 
 
@@ -236,10 +237,13 @@ def _describe(call: dict[str, Any]) -> Iterator[str]:
     """What a tool call would do: its arguments, what it would change, and what the agent says of it."""
     given = call.get("rawInput")
     if command := text(given, "command"):
-        yield _cut(command, _MAX_ARGUMENTS_CHARS)
-    elif given:
+        yield _cut(command, _MAX_COMMAND_BYTES)
+        # The folder, a sandbox that is left: all but what says it in other words.
+        rest = table(call, "rawInput")
+        given = {name: value for name, value in rest.items() if name not in ("command", "description")}
+    if given:
         shown = given if isinstance(given, str) else msgspec.json.format(msgspec.json.encode(given), indent=2).decode()
-        yield _cut(shown, _MAX_ARGUMENTS_CHARS)
+        yield _cut(shown, _MAX_ARGUMENTS_BYTES)
     said = []
     for item in array(call, "content"):
         if text(item, "type") == "diff":
@@ -249,15 +253,16 @@ def _describe(call: dict[str, Any]) -> Iterator[str]:
     if not said:
         said = [text(one, "path") for one in array(call, "locations") if text(one, "path")]
     if said:
-        yield _cut("\n".join(said), _MAX_SAID_CHARS)
+        yield _cut("\n".join(said), _MAX_SAID_BYTES)
 
 
 def _show_change(item: Any) -> str:
     lines = [text(item, "path")]
     for mark, name in (("-", "oldText"), ("+", "newText")):
-        lines += [f"{mark} {line}" for line in text(item, name)[:_MAX_CHANGED_CHARS].splitlines()]
+        lines += [f"{mark} {line}" for line in _cut(text(item, name), _MAX_CHANGED_BYTES).splitlines()]
     return "\n".join(lines)
 
 
-def _cut(said: str, most_chars: int) -> str:
-    return said if len(said) <= most_chars else f"{said[:most_chars]}\n(cut: {len(said)} characters in all)"
+def _cut(said: str, most_bytes: int) -> str:
+    shown = cut_bytes(said, most_bytes)
+    return said if len(shown) >= len(said) else f"{shown}\n(cut: {len(said)} characters in all)"

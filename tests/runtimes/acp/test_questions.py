@@ -12,7 +12,8 @@ from support.acp_conversation import Conversation, read_frames
 from support.patience import PATIENCE_S
 from support.rows import check_each
 
-from sessiond.model.question import QuestionOption
+from sessiond.model.question import MAX_DETAIL_BYTES, QuestionOption
+from sessiond.runtimes.acp.asking import read_permission
 from sessiond.runtimes.runtime import RunOutcome
 
 YES = QuestionOption(id="yes", label="Say yes", kind="allow_once")
@@ -192,3 +193,36 @@ async def test_what_cannot_be_asked_is_denied_and_says_why(talk: Any) -> None:
     assert said["outcome"] == "policy" and said["decision"] == "cancelled"
     outcome = await conversation.say("ask too-many")
     assert outcome.reply == "no (too many questions are open)"
+
+
+DESCRIBED: list[tuple[Any, str | None]] = [
+    ({"rawInput": {"command": "ls", "description": "List"}}, "ls"),
+    ({"rawInput": {"command": "ls", "unsandboxed": True}}, 'ls\n\n{\n  "unsandboxed": true\n}'),
+    ({"rawInput": {"path": "/x"}}, '{\n  "path": "/x"\n}'),
+    ({"rawInput": "as text"}, "as text"),
+    ({"rawInput": "\u202ex" * 9000}, None),
+    ({"content": [{"type": "content", "content": {"type": "text", "text": "because"}}]}, "because"),
+    ({"content": [{"type": "diff", "path": "/x", "oldText": "a", "newText": "b\nc"}]}, "/x\n- a\n+ b\n+ c"),
+    ({"locations": [{"path": "/x"}, 7]}, "/x"),
+    ({"rawInput": {"command": 7}, "content": "no", "locations": {}}, '{\n  "command": 7\n}'),
+    ({}, ""),
+]
+
+
+@check_each(("call", "detail"), DESCRIBED)
+def test_a_question_says_what_the_call_would_do(call: Any, detail: str | None) -> None:
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+    question = read_permission({"options": options}, call, title="Run it", kind="other")
+    assert question is not None
+    shown = question.draft.detail or ""
+    assert "\u202e" not in shown and len(shown.encode()) <= MAX_DETAIL_BYTES
+    assert shown == detail if detail is not None else shown.endswith("characters in all)")
+
+
+def test_the_way_to_say_no_is_shown_beside_many_to_say_yes() -> None:
+    kinds = ["allow_once"] * 20 + ["reject_once"]
+    options = [{"optionId": str(number), "name": "Same", "kind": kind} for number, kind in enumerate(kinds)]
+    question = read_permission({"options": options}, {}, title="\x1b\n", kind="other")
+    assert question is not None and question.draft.title == "other"
+    assert [option.kind for option in question.draft.options] == ["allow_once"] * 15 + ["reject_once"]
+    assert question.draft.options[-1].id == "20"
