@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.sampling import spread
 from support.shortage import free_descriptors, refused_threads
 
 from sessiond.events import inotify, polling
@@ -505,15 +506,18 @@ def run_with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str
 @pytest.mark.skipif(not LINUX, reason="inotify is Linux")
 @pytest.mark.parametrize(
     ("limit", "value", "kind", "printed"),
-    [
-        ("max_inotify_watches", 100, "auto", ["inotify", "False"]),
-        # Folders already watched when the limit is reached are watched by the next backend, and a rescan is reported.
-        ("max_inotify_watches", 2, "auto", ["polling", "True"]),
-        ("max_inotify_watches", 2, "inotify", ["the kernel's limits for watching files are used up"]),
-        ("max_inotify_instances", 0, "auto", ["polling", "True"]),
-        ("max_inotify_instances", 0, "watchfiles", ["polling", "True"]),
-        ("max_inotify_instances", 0, "inotify", ["Too many open files"]),
-    ],
+    spread(
+        [
+            ("max_inotify_watches", 100, "auto", ["inotify", "False"]),
+            # Folders watched when the limit is reached are watched by the next backend, and a rescan is reported.
+            ("max_inotify_watches", 2, "auto", ["polling", "True"]),
+            ("max_inotify_watches", 2, "inotify", ["the kernel's limits for watching files are used up"]),
+            ("max_inotify_instances", 0, "auto", ["polling", "True"]),
+            ("max_inotify_instances", 0, "watchfiles", ["polling", "True"]),
+            ("max_inotify_instances", 0, "inotify", ["Too many open files"]),
+        ],
+        3,
+    ),
 )
 def test_reaching_a_kernel_limit_switches_to_the_next_backend(
     limit: str, value: int, kind: Kind, printed: list[str], tmp_path: Path

@@ -16,6 +16,7 @@ from support.continued_sessions import ID, KEY, OURS, ClaudeHome
 from support.foreign_daemon import READER, daemon
 from support.in_process import Connection, InProcessDaemon
 from support.patience import PATIENCE_S
+from support.sampling import spread
 
 from sessiond.config.settings import parse
 from sessiond.conversations.continuing import agents_for
@@ -115,7 +116,7 @@ async def test_the_copy_is_shown_once_as_the_session_that_made_it(tmp_path: Path
         assert len(keys_of(parts)) == 3
 
 
-@pytest.mark.parametrize("spelling", [KEY.upper(), ID, f" {KEY} "])
+@pytest.mark.parametrize("spelling", spread([KEY.upper(), ID, f" {KEY} "], 1))
 async def test_any_spelling_reaches_the_same_continuation(tmp_path: Path, home: ClaudeHome, spelling: str) -> None:
     async with daemon(tmp_path, home.agent()) as (_, owner):
         assert (await say(owner, "one", spelling))["sessionKey"] == OURS
@@ -233,7 +234,7 @@ class TestRefusals:
             assert keys_of(parts) == {KEY}
 
 
-@pytest.mark.parametrize(("default", "chosen"), [("one", "one"), ("two", "two"), ("echo", "one")])
+@pytest.mark.parametrize(("default", "chosen"), spread([("two", "two"), ("one", "one"), ("echo", "one")], 2))
 async def test_the_default_agent_continues_it_if_it_runs_the_program_else_the_first(
     tmp_path: Path, home: ClaudeHome, default: str, chosen: str
 ) -> None:
