@@ -25,6 +25,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._tmux = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
+        self._said = 0
 
     def start(self, words: list[str], environ: dict[str, str], cwd: Path) -> None:
         given = [f"{name}={value}" for name, value in {**environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"}.items()]
@@ -37,9 +38,12 @@ class Terminal:
             self._run("send-keys", key)
 
     def say(self, text: str) -> None:
-        """Type a text, and Enter once it is there: what comes in one go counts as pasted."""
-        self._run("send-keys", "-l", text)
-        self.wait_for(text[-20:])
+        """Type a text, and Enter once it is there: what comes in one go counts as pasted. Its number, which a shell
+        takes for a comment, is on the screen once only.
+        """
+        self._said += 1
+        self._run("send-keys", "-l", f"{text} #{self._said}")
+        self.wait_for(f"#{self._said}")
         self._run("send-keys", "Enter")
 
     def screen(self) -> str:
@@ -140,8 +144,12 @@ class Desk:
         return found()[0]
 
     def wait_for_request(self, text: str) -> None:
-        """Return when the last request to the model has a text in it."""
-        self.daemon.wait_for(lambda: text in str(self.model.requests()[-1:]), f"the model does not hear {text!r}")
+        """Return when a request to the model has a text in it."""
+        self.daemon.wait_for(lambda: self.requests_with(text), f"the model does not hear {text!r}")
+
+    def requests_with(self, *texts: str) -> list[str]:
+        """The requests to the model that have all these texts in them; programs ask for titles and the like as well."""
+        return [body for body in map(str, self.model.requests()) if all(text in body for text in texts)]
 
     def wait_for_state(self, key: str, state: str) -> None:
         def is_so() -> bool:
@@ -179,12 +187,12 @@ def test_a_program_in_a_terminal_asks_is_answered_from_elsewhere_and_hears(desk:
     assert sent.returncode == 0, sent.stderr
     assert [row["key"] for row in desk.daemon.rows()] == [key]
     desk.terminal.say("good morning")
-    desk.wait_for_request("good morning")
-    assert "the heron is grey" in str(desk.model.requests()[-1])
+    desk.daemon.wait_for(lambda: desk.requests_with("good morning", "the heron is grey"), "it does not hear")
     desk.wait_for_state(key, "done")
     desk.terminal.say("good night")
-    desk.wait_for_request("good night")
-    assert str(desk.model.requests()[-1]).count("the heron is grey") == 1, "handed over once"
+    desk.daemon.wait_for(lambda: desk.requests_with("good night", "the heron is grey"), "it says nothing")
+    last = desk.requests_with("good night", "the heron is grey")
+    assert [body.count("the heron is grey") for body in last] == [1] * len(last), "handed over once"
 
 
 def test_without_a_daemon_the_program_asks_itself(desk: Desk, program: Any) -> None:
