@@ -77,8 +77,8 @@ export class Client extends EventTarget {
 		this.#streams.retry();
 	}
 
-	/** A browser has six connections for all pages together. */
 	pause() {
+		if (this.#state === "live") this.#become("reconnecting");
 		this.#streams.pause();
 	}
 

@@ -193,12 +193,11 @@ function factsOf(row) {
 		["Context", context],
 		["Tokens", sums],
 		["Cost", row.estimatedCostUsd ? formatCost(row.estimatedCostUsd) : null],
-		["Messages", row.messageCount === undefined ? "still being counted" : formatCount(row.messageCount)],
+		["Messages", row.messageCount && formatCount(row.messageCount)],
 		["Last run", row.runtimeMs ? formatDuration(row.runtimeMs) : null],
 		["Sandbox", row.sandboxed ? "yes" : null],
 		["Began", h("time", { title: formatMoment(row.createdAt) }, formatPast(row.createdAt, now))],
 		["Last message", h("time", { title: formatMoment(row.updatedAt) }, formatPast(row.updatedAt, now))],
-		["Bad lines", row.corruptRecords ? `${formatCount(row.corruptRecords)}: see sessiond doctor` : null],
 		["Key", path(row.key)],
 		["File", path(row.transcriptPath)],
 	];

@@ -1,6 +1,5 @@
 /** Asks before a link of a transcript is opened. */
 
-import { copyButton } from "./copy-button.js";
 import { button, h } from "./element.js";
 
 /** @param {string} address */
@@ -22,7 +21,6 @@ export function askToFollow(address) {
 			"div.buttons",
 			{},
 			button("Open", open, { class: "primary" }),
-			copyButton("Copy", () => address, "the address"),
 			button("Cancel", () => dialog.close(), { autofocus: true }),
 		),
 	);

@@ -4,11 +4,9 @@ import { ConnectionState } from "./connection-state.js";
 import { listenForFiles } from "./dropped-files.js";
 import { button, h, wordButton } from "./element.js";
 import { FactsPanel } from "./facts-panel.js";
+import { place } from "./page.js";
 import { SessionView } from "./session-view.js";
 import { listen } from "./shortcuts.js";
-
-/** @param {string} id */
-const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 export class PageViews {
 	/** @param {PageContext} page @param {SessionTree} tree */

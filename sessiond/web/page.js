@@ -12,7 +12,7 @@ import { SessionTree } from "./session-tree.js";
 const MINUTE_MS = 60_000;
 
 /** @param {string} id */
-const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+export const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 async function begin() {
 	for (const sheet of document.querySelectorAll("link")) sheet.disabled = false;
@@ -26,6 +26,7 @@ async function begin() {
 	const tree = new SessionTree(page);
 	fill(place("columns"), h("nav", { "aria-label": "Sessions" }, tree));
 	document.addEventListener("visibilitychange", () => (document.hidden ? client.pause() : client.resume()));
+	shareConnections();
 	// A stream that is open does not tell that its token is over.
 	const reopen = () => {
 		client.pause();
@@ -52,6 +53,21 @@ async function begin() {
 	list.start(firstRows);
 	await rowsOrTrouble;
 	await showRest();
+}
+
+/** A browser has six for all windows together: the two that were looked at last have streams. */
+function shareConnections() {
+	const windows = new BroadcastChannel("sessiond");
+	const later = new Set();
+	const own = Math.random();
+	const look = () => {
+		later.clear();
+		client.resume();
+		windows.postMessage(own);
+	};
+	windows.onmessage = ({ data }) => later.add(data).size > 1 && client.pause();
+	addEventListener("focus", look);
+	look();
 }
 
 /** @param {unknown} problem */

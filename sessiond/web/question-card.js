@@ -7,7 +7,6 @@ import { attempt, readOnlyNote } from "./problem-note.js";
 
 // Who aims at a button hits none that has just come to its place.
 const SETTLING_MS = 500;
-const MOST = 50;
 // A label is the agent's own: what it does is said beside it.
 const KINDS = {
 	allow_once: "allows it once",
@@ -72,7 +71,7 @@ export class OpenQuestions extends HTMLElement {
 	/** @param {PageContext} page @param {string} [key] */
 	show(page, key) {
 		const open = [...page.list.questions.values()].filter(({ sessionKey }) => key === undefined || sessionKey === key);
-		open.length = Math.min(open.length, MOST);
+		open.length = Math.min(open.length, 50);
 		const shown = open.map(({ id }) => id).join();
 		this.ariaLive = "polite";
 		if (shown === this.shown) return;

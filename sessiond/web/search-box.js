@@ -72,7 +72,7 @@ export class SearchBox extends HTMLElement {
 		this.looking?.abort();
 		const text = this.input.value.trim();
 		const names = this.here.checked ? [] : this.namesLike(text);
-		this.show(names, text === "" ? "Titles and folders at once, then every message of every session." : "Looking …");
+		this.show(names, text === "" ? "Titles, folders, and all that was said." : "Looking …");
 		if (text === "") return;
 		const looking = new AbortController();
 		this.looking = looking;

@@ -97,9 +97,7 @@ export class SessionTree extends HTMLElement {
 		if (list.state === "loading") return fill(note, h("p.hint", {}, "Reading …"));
 		if (list.rows.size === 0) return fill(note, emptyHint(), h("p.hint.wide", {}, "No sessions yet."));
 		const more = list.olderCursor !== null && wordButton("Older sessions", () => list.loadOlder().catch(() => {}));
-		const nothing =
-			lines.length === 0 &&
-			h("p.hint", {}, `No session is called “${filter.value}”. `, h("kbd", {}, "Ctrl K"), " looks into what was said.");
+		const nothing = lines.length === 0 && h("p.hint", {}, `No session is called “${filter.value}”.`);
 		fill(note, nothing, more);
 	}
 

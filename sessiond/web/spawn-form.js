@@ -13,7 +13,7 @@ export class SpawnForm extends HTMLElement {
 		this.task = h("textarea", { id: "spawn-task", rows: 6, required: true });
 		this.agent = h("select", { id: "spawn-agent" });
 		this.label = h("input", { id: "spawn-label", maxlength: 512, autocomplete: "off" });
-		this.model = h("input", { id: "spawn-model", autocomplete: "off", placeholder: "the agent's" });
+		this.model = h("input", { id: "spawn-model", autocomplete: "off" });
 		this.files = new DroppedFiles();
 		this.problem = h("div");
 		this.chooser = h("input", {

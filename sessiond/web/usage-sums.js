@@ -12,6 +12,8 @@ const LISTS = {
 	session: ["bySession", "key"],
 };
 
+export const VIEWS = Object.keys(LISTS);
+
 /** @param {Record<string, any>} usage @param {UsageBy} by @returns {{name: string, sum: TokenSum}[]} */
 export function usageLines(usage, by) {
 	const [list, field] = LISTS[by];

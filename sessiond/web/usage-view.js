@@ -4,14 +4,12 @@ import { fill, h, svg, wordButton } from "./element.js";
 import { formatCost, formatCount, formatDay, formatTokens } from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
-import { lastDays, usageLines } from "./usage-sums.js";
+import { lastDays, usageLines, VIEWS } from "./usage-sums.js";
 
 const DAYS = 30;
 const DAY_MS = 24 * 60 * 60 * 1000;
 const BAR = { width: 20, gap: 4, height: 120 };
 const MOST_LINES = 200;
-/** @type {UsageBy[]} */
-const VIEWS = ["day", "model", "project", "agent", "program", "session"];
 
 export class UsageView extends HTMLElement {
 	/** @param {PageContext} page */

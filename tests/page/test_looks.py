@@ -168,3 +168,22 @@ def test_a_daemon_that_dies_while_the_page_is_loaded_costs_nothing(daemon: Daemo
     daemon.kill()
     daemon.start()
     page.locator("message-view").nth(1).wait_for()
+
+
+def test_four_windows_leave_each_other_connections(daemon: Daemon, open_page: Any) -> None:
+    # A browser has six for all of them, and each has two streams.
+    daemon.reply("main", "hello")
+    pages = [open_page(daemon, at=address_of(MAIN))]
+    for _ in range(3):
+        opened = daemon.call("http.open", scopes=["list", "read"])
+        page = pages[0].context.new_page()
+        page.goto(f"{opened['address']}#{opened['code']}")
+        page.locator("session-row").first.click()
+        page.locator("message-view").nth(1).wait_for()
+        pages.append(page)
+    # The two that were looked at last are live; the others say that they may be behind, until somebody looks at them.
+    pages[0].locator("connection-state.reconnecting").wait_for()
+    pages[0].evaluate("() => { dispatchEvent(new Event('focus')) }")
+    pages[0].locator("connection-state.live").wait_for()
+    pages[2].locator("connection-state.reconnecting").wait_for()
+    pages[3].locator("connection-state.live").wait_for()
