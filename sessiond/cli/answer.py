@@ -52,7 +52,9 @@ COMMAND = Command(
     description="Exits with 1 where the question was answered already or is over, and says by whom.",
     arguments=(
         Argument("id", "The question's id, or its first 8 characters.", complete="question"),
-        Argument("option", "The id of an option, or its label.", complete="option"),
+        Argument(
+            "option", "The id of an option or its label; or `allow` (`yes`) or `deny` (`no`): once.", complete="option"
+        ),
     ),
     options=(
         Option("--note", "Words to go with the answer; an agent that was refused reads them.", metavar="TEXT"),

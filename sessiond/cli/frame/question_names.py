@@ -59,7 +59,7 @@ def is_whole_id(text: str) -> bool:
 
 
 def find_option(question: Question, text: str) -> QuestionOption:
-    """The only option whose id or label is `text`. CommandFailed with the lines that do answer."""
+    """The only option that `text` means. CommandFailed with the lines that do answer."""
     options = question["options"]
     found = options_named(options, text)
     if len(found) == 1:

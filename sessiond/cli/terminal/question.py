@@ -30,6 +30,8 @@ _KIND_WORDS = {
     "reject_once": "reject once",
     "reject_always": "reject always",
 }
+# What may be said of every question, whatever the agent calls its options.
+_WORDS_OF_KINDS = {"allow": "allow_once", "yes": "allow_once", "deny": "reject_once", "no": "reject_once"}
 _OUTCOMES = {"expired": "expired", "withdrawn": "withdrawn", "policy": "settled by the configuration"}
 
 
@@ -50,9 +52,17 @@ def take_facts(facts: list[QuestionFact], until_ms: int | None) -> list[Question
 
 
 def options_named(options: list[QuestionOption], text: str) -> list[QuestionOption]:
-    """The options whose id is `text`, or whose label it is, as it is shown and in whatever case."""
-    label = one_line(text).casefold()
-    return [one for one in options if one["id"] == text or one_line(str(one.get("label"))).casefold() == label]
+    """The options whose id is `text`, or whose label it is, as it is shown and in whatever case; else for `allow` and
+    `deny` those that do that once.
+
+    An agent may call what allows "deny": such a word means all of them.
+    """
+    word = one_line(text).casefold()
+    named = [one for one in options if one["id"] == text or one_line(str(one.get("label"))).casefold() == word]
+    kind = _WORDS_OF_KINDS.get(word)
+    if kind is None or (named and all(one.get("kind") == kind for one in named)):
+        return named
+    return [one for one in options if one in named or one.get("kind") == kind]
 
 
 def answer_line(question: Question, option: QuestionOption) -> str:

@@ -19,12 +19,14 @@ from sessiond.cli.terminal.question import (
     question_lines,
 )
 from sessiond.cli.terminal.screen import Screen, columns_of, fold
+from sessiond.model.question import OPTION_KINDS
 
 HOSTILE = "\x00\x07\x08\x0b\x0c\r\n\t\x1b\x7f\x85\x9b\u200e\u202e\u2066\u2028\u2029\ufeff\U000e0041\ud800"
 SHELL = "$(rm -rf ~)`;|&<>'\"\\!*?[]{}#=~%- "
 words = st.text(st.characters() | st.sampled_from(HOSTILE + SHELL) | st.sampled_from("ab"), max_size=12)
+words |= st.sampled_from(["allow", "Deny", "yes", "no"])
 options = st.lists(
-    st.fixed_dictionaries({"id": words.filter(bool), "label": words, "kind": st.just("allow_once")}),
+    st.fixed_dictionaries({"id": words.filter(bool), "label": words, "kind": st.sampled_from(OPTION_KINDS)}),
     min_size=1,
     max_size=6,
     unique_by=lambda option: option["id"],
@@ -113,13 +115,52 @@ OPTIONS = [
         ("THREE", []),
         ("ask me \\x1b AGAIN", ["three"]),
         # An agent may call its options so that a word means two of them.
-        ("deny", ["deny", "allow"]),
+        ("deny", ["deny", "allow", "three"]),
         ("Allow", ["deny"]),
+        ("yes", ["deny"]),
+        ("no", ["allow", "three"]),
         ("", []),
     ],
 )
 def test_an_option_is_named_by_its_id_or_its_label(text: str, ids: list[str]) -> None:
     assert [option["id"] for option in options_named(OPTIONS, text)] == ids
+
+
+# The ids and kinds of real programs. Labels are their own words.
+CODEX = [
+    {"id": "allow_once", "label": "Yes, proceed", "kind": "allow_once"},
+    {"id": "accept_execpolicy_amendment", "label": "Yes, and don't ask again", "kind": "allow_always"},
+    {"id": "cancel", "label": "No, and tell it why", "kind": "reject_once"},
+]
+CLAUDE = [
+    {"id": "allow_always", "label": "Always Allow", "kind": "allow_always"},
+    {"id": "allow", "label": "Allow", "kind": "allow_once"},
+    {"id": "reject", "label": "Reject", "kind": "reject_once"},
+]
+ALWAYS_FIRST = [{"id": "allow", "label": "Allow", "kind": "allow_always"}, *CODEX]
+TWICE = [*CLAUDE, {"id": "here", "label": "Allow here", "kind": "allow_once"}]
+
+
+@check_each(
+    ("options", "text", "ids"),
+    [
+        (CODEX, "allow", ["allow_once"]),
+        (CODEX, "Yes", ["allow_once"]),
+        (CODEX, "deny", ["cancel"]),
+        (CODEX, "no", ["cancel"]),
+        (CLAUDE, "allow", ["allow"]),
+        (CLAUDE, "deny", ["reject"]),
+        (CLAUDE[:2], "deny", []),
+        # An id or a label comes first where the words agree, and where they do not, both are meant.
+        (TWICE, "allow", ["allow"]),
+        (TWICE, "yes", ["allow", "here"]),
+        (ALWAYS_FIRST, "allow", ["allow", "allow_once"]),
+    ],
+)
+def test_allow_and_deny_answer_whatever_a_program_calls_its_options(
+    options: list[Any], text: str, ids: list[str]
+) -> None:
+    assert [option["id"] for option in options_named(options, text)] == ids
 
 
 def test_a_word_that_means_two_options_is_in_no_printed_line() -> None:
