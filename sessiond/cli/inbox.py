@@ -54,7 +54,9 @@ def _show(page: dict[str, Any], args: Args) -> None:
         lines(as_tsv(TITLES, rows))
     key = page["sessionKey"]
     if not messages:
-        note(f"nothing unread; what was read: sessiond history {key}")
+        # What was handed over in a terminal is a part of the turn there.
+        read = f"; what was read: sessiond history {key}" if key.startswith("agent:") else f" waits for {key}"
+        note(f"nothing unread{read}")
     elif page["hasMore"]:
         note("there are more behind these, once these are read" if args.peek else "there are more: the same again")
 

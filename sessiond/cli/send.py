@@ -50,7 +50,7 @@ def _await_reply(
     if accepted.get("reason") == "inbox":
         if args.json:
             as_json(accepted)
-        note(f"kept for {key}: a program reads its messages there when it wants to, and no agent runs")
+        note(_describe_keeping(key, accepted.get("sessionKey")))
         return None
     if args.no_wait:
         _print(accepted, accepted["runId"], args)
@@ -67,6 +67,16 @@ def _await_reply(
         note(describe_circle(answer.get("sessionKey", key)))
         return None
     return finish({"sessionKey": key, **answer}, json=args.json, where=key, stream=stream)
+
+
+def _describe_keeping(key: str, answered: str | None) -> str:
+    """Where a message waits; `answered` is the session's key in the answer, in which one of ours may have none."""
+    if answered is not None and not answered.startswith("agent:"):
+        return (
+            f"{answered} is open in a terminal: it gets the message with the next prompt that is typed there;"
+            f" what waits: sessiond inbox {answered} --peek"
+        )
+    return f"kept for {key}: a program reads its messages there when it wants to, and no agent runs"
 
 
 def address(args: Args) -> tuple[str | None, str]:

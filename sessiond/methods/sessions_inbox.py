@@ -1,6 +1,7 @@
 """`sessions_inbox`: the unread messages of a session; can wait for the next one.
 
-The session is the caller's own. The owner may name any session whose messages are kept for a program.
+The session is the caller's own. The owner may name any session whose messages are kept for a program, and one of
+another program in a terminal, whose messages lie in the session of ours that attends it.
 """
 
 from __future__ import annotations
@@ -74,6 +75,16 @@ def _session_of(ctx: Context, named: str | None) -> Session:
     # Reading an inbox marks its messages as read, so only its own session and the owner may do it.
     if not ctx.services.sight_of(ctx.caller).unlimited:
         raise Forbidden(f"the inbox of {session.key} is its own and the owner's; `sessions_history` reads the session")
+    if session.folder.source is not None:
+        attending = ctx.services.attending.find(session.key)
+        if attending is None:
+            raise InvalidParams(
+                f"nothing waits for {session.key}: no hook has told of it, so a message goes to a session that goes on"
+                " with a copy of it",
+                field="$.sessionKey",
+                code="no_inbox",
+            )
+        return attending
     if not is_inbox(session.key):
         raise InvalidParams(
             f"nothing is kept unread for {session.key}: an agent runs on its messages; `sessions_history` reads them",

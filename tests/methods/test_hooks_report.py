@@ -142,6 +142,28 @@ async def test_a_message_is_handed_over_once_it_has_arrived(tmp_path: Path) -> N
         assert await report(owner, tmp_path, "UserPromptSubmit", receipt="0000") == {"known": True}
 
 
+async def test_the_owner_sees_what_waits_for_a_session_in_a_terminal(tmp_path: Path) -> None:
+    claude_file(tmp_path)
+    async with daemon(tmp_path) as (parts, owner):
+        error = await owner.failure("sessions_inbox", sessionKey=KEY)
+        assert error["data"]["code"] == "no_inbox" and "an agent runs" not in error["message"]
+        await report(owner, tmp_path, "SessionStart")
+        for text in ("the build is red", "and the heron is grey"):
+            await owner.call("chat.send", sessionKey=KEY, message=text)
+        async with parts.connect(READER) as other:
+            assert (await other.failure("sessions_inbox", sessionKey=KEY))["data"]["type"] == "forbidden"
+        page = await owner.call("sessions_inbox", sessionKey=KEY)
+        assert page == await owner.call("sessions_inbox", sessionKey=KEY), "a look marks nothing as read"
+        assert page["sessionKey"] == KEY
+        assert [one["text"] for one in page["messages"]] == ["the build is red", "and the heron is grey"]
+        # What the owner has read is not handed over.
+        await owner.call("sessions_inbox", sessionKey=KEY, cursor=page["messages"][0]["cursor"])
+        handed = await report(owner, tmp_path, "UserPromptSubmit")
+        assert "the build is red" not in handed["context"]
+        await report(owner, tmp_path, "UserPromptSubmit", receipt=handed["receipt"])
+        assert (await owner.call("sessions_inbox", sessionKey=KEY))["messages"] == []
+
+
 async def test_what_waits_for_the_program_comes_after_what_waits_for_the_session(tmp_path: Path) -> None:
     claude_file(tmp_path)
     async with daemon(tmp_path) as (_, owner):
