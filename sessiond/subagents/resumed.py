@@ -21,6 +21,10 @@ from sessiond.tasks import run_in_thread
 # None if it can. Unsupported if the agent cannot be asked.
 NativeCheck = Callable[[str, str, Path | None], Awaitable[str | None]]
 
+# Shorter beginnings of ids mean too many sessions. Lists show so many characters.
+_LEAST_DIGITS = 8
+_MOST_NAMED = 5
+
 
 class ResumedSession(msgspec.Struct, frozen=True):
     """A session of an agent's program. `folder` is where it was begun; None: not known."""
@@ -32,10 +36,11 @@ class ResumedSession(msgspec.Struct, frozen=True):
 async def find_resumed(
     catalog: Catalog, child_key: str, native_id: str, *, sees: Sees, check: NativeCheck
 ) -> ResumedSession:
-    """The session with this id, which the child `child_key` is to go on with.
+    """The session with this id, or whose id begins so, which the child `child_key` is to go on with.
 
     NotFound if the agent does not know it, or if it is that of a session of the store that the caller may not see.
     """
+    native_id = _complete_id(catalog, native_id, sees)
     known = _sessions_with(catalog, native_id)
     if known and not any(sees(session.key) for session in known):
         raise _not_found(native_id, "the agent cannot go on with it")
@@ -55,6 +60,33 @@ def _sessions_with(catalog: Catalog, native_id: str) -> list[Session]:
     """
     originals = (catalog.by_key.get(f"{source}:{native_id}") for source in SOURCES)
     return [*catalog.natives.carriers(native_id), *(session for session in originals if session is not None)]
+
+
+def _complete_id(catalog: Catalog, text: str, sees: Sees) -> str:
+    """The whole id for the beginning of one or of the key of a program's session, as lists show them; else the text.
+
+    NotFound where several begin so. Of what the caller may not see nothing is completed.
+    """
+    if _sessions_with(catalog, text):
+        return text
+    program, _, begin = text.removesuffix("…").lower().rpartition(":")
+    if len(begin) < _LEAST_DIGITS:
+        return text
+    pairs = (key.partition(":") for key in catalog.by_key)
+    found = sorted(
+        {
+            native_id
+            for source, _, native_id in pairs
+            if source in SOURCES
+            and program in ("", source)
+            and native_id.lower().startswith(begin)
+            and sees(f"{source}:{native_id}")
+        }
+    )
+    if len(found) > 1 and begin not in map(str.lower, found):
+        named = ", ".join(found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
+        raise _not_found(text, f"{len(found)} ids begin so: {named}")
+    return found[0] if found else text
 
 
 def _first_there(folders: list[str]) -> str | None:

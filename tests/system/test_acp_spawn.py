@@ -166,6 +166,7 @@ SPAWN = {"task": "known", "runtime": "acp", "agentId": "worker"}
 async def test_a_session_of_the_program_is_resumed_in_its_own_folder(tmp_path: Path) -> None:
     home = ClaudeHome(tmp_path)
     home.write("typed by a person")
+    home.write("another", native_id=f"{ID[:9]}2{ID[10:]}")
     (home.project / "native.json").write_text(json.dumps({ID: ["typed by a person"]}))
     async with foreign_daemon(tmp_path, claude(home)) as (parts, owner):
         accepted = await owner.call("sessions_spawn", **SPAWN, resumeSessionId=ID)
@@ -173,12 +174,20 @@ async def test_a_session_of_the_program_is_resumed_in_its_own_folder(tmp_path: P
         assert ended["reply"] == "typed by a person | known", ended
         child = parts.services.store.catalog.by_key[accepted["childSessionKey"]]
         assert (child.entry.cwd, child.entry.native_session_id) == (str(home.project), ID)
+        # Lists show the beginning of the id, and its key.
+        error = await owner.failure("sessions_spawn", **SPAWN, resumeSessionId=ID[:8])
+        assert f"2 ids begin so: {ID}, " in error["message"]
+        for shown in (ID[:10], f"{KEY[:17]}…", KEY):
+            accepted = await owner.call("sessions_spawn", **SPAWN, resumeSessionId=shown)
+            child = parts.services.store.catalog.by_key[accepted["childSessionKey"]]
+            assert child.entry.native_session_id == ID
+            await owner.call("agent.wait", runId=accepted["runId"], timeoutMs=60_000)
         # Whoever may not see the session of the program is told what is told of an unknown one.
         assert KEY in parts.services.store.catalog.by_key
         caller = Caller(kind="token", scopes=frozenset({"spawn"}), session_key="agent:main:main", token_id="t")
         async with parts.connect(caller) as run:
             for agent_id in ("worker", "plain"):  # of `plain` nobody knows that it is Claude Code
-                for native_id in (ID, "0e821bfa-0000-4222-8333-0123456789ab"):
+                for native_id in (ID, ID[:10], "0e821bfa-0000-4222-8333-0123456789ab"):
                     asked = {**SPAWN, "agentId": agent_id, "resumeSessionId": native_id}
                     error = await run.failure("sessions_spawn", **asked)
                     assert error["data"]["code"] == "native_session_not_found", error

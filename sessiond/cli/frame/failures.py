@@ -49,6 +49,7 @@ _BY_SLUG = {
 }
 _HINTS = {
     "not_found": 'the sessions that are there: "sessiond list"',
+    "native_session_not_found": 'the ids of programs\' own sessions: "sessiond list --json", nativeId',
     "unauthenticated": "the token comes from the file that SESSIOND_TOKEN_FILE names; without it you are the owner",
     "stopping": "the daemon is going down; try again when it is back",
     "storage": "nothing was written; make room on the disk of the store and try again",
@@ -76,6 +77,7 @@ _ARGUMENTS = {
     "timeoutSeconds": "--timeout",
     "runTimeoutSeconds": "--timeout",
     "attachments": "--attach",
+    "resumeSessionId": "--resume-session",
     "ttlSeconds": "--ttl",
     "scopes": "--scope",
     "id": "ID",
@@ -106,7 +108,7 @@ def describe(error: ClientError) -> CommandFailed:
             # The hints are about sessions and about trying again. The sentence about a run or a question that is not
             # found says where ids come from, and a request that may have been done must not be sent again.
             is_complete = error.reason in ("run_not_found", "question_not_found") or error.data.get("begun")
-            hint = None if is_complete else _HINTS.get(error.slug)
+            hint = None if is_complete else _HINTS.get(error.reason or "") or _HINTS.get(error.slug)
             if hint is not None and "sessiond list" in hint and "sessiond list" in message:
                 hint = None  # the message contains it already
             return CommandFailed(message, hint=hint, status=_BY_SLUG.get(error.slug, FAILED))

@@ -94,6 +94,18 @@ def test_an_unknown_run_is_not_reported_as_an_unknown_session(
     assert (done.status, done.err) == (4, f"sessiond: {sentence}\n")
 
 
+def test_an_unknown_session_of_a_program_is_reported_with_the_option_and_where_the_ids_are(
+    fake: Any, refusal: Any, sessiond: Callable[..., Any]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise refusal(-32002, "not_found", "$.resumeSessionId 'x' is not there", code="native_session_not_found")
+
+    fake.answers["sessions_spawn"] = refuse
+    hint = 'the ids of programs\' own sessions: "sessiond list --json", nativeId'
+    done = sessiond("spawn", "--runtime", "acp", "--resume-session", "x", "go")
+    assert done == (4, "", f"sessiond: --resume-session 'x' is not there\n  {hint}\n")
+
+
 class QueuedTexts(io.StringIO):
     """A standard error that a test reads while a thread writes; `capsys` loses what is written while it is read."""
 
