@@ -104,7 +104,8 @@ def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
                 error_text,
                 f"in its sandbox the program does not find its login: the lines for it are in {SANDBOX_PAGE}",
             )
-        method = ", or name its way to log in in runtime.authenticate" if agent["runtime"] == "acp" else ""
+        method = ", or name its way to log in in runtime.authenticate, or its API key in runtime.env"
+        method = method if agent["runtime"] == "acp" else ""
         return error_text, f"start the program by hand and log in, as the same user and with the same HOME{method}"
     return error_text or "the run failed", "start the program by hand with a message, and see what it prints"
 

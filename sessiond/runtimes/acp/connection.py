@@ -23,9 +23,10 @@ class AgentGone(Exception):
 
 
 class AgentRefused(Exception):
-    """The agent answered with an error."""
+    """The agent answered with an error. The message has no full stop at its end: it stands within our sentences."""
 
     def __init__(self, code: int, message: str) -> None:
+        message = message.rstrip().removesuffix(".")
         super().__init__(message)
         self.code, self.message = code, message
 

@@ -198,7 +198,8 @@ class AgentProcess:
         methods = ", ".join(quote(one) for one in self.capabilities.methods[:5]) or "(it names none)"
         return (
             f"{said}. It wants a login: log in with the program itself, or set `authenticate` in the runtime of agent"
-            f" {quote(self._rules.agent_id)} to one of its methods: {methods}"
+            f" {quote(self._rules.agent_id)} to one of its methods: {methods}; or give the variable that it reads,"
+            " such as an API key, in `env` there"
         )
 
     def _write(self, line: bytes) -> None:
