@@ -34,6 +34,7 @@ class Container:
         self.text, self.at = text, at
         self.is_object = text[at] == "{"
         self.parts: list[Part] = []
+        keys: set[str] = set()
         place = _skip(text, at + 1)
         while text[place] not in "}]":
             start, key, value_at = place, None, place
@@ -41,8 +42,9 @@ class Container:
                 key, end = _decode_at(text, place)
                 value_at = _skip(text, _skip(text, end) + 1)
             end = _decode_at(text, value_at)[1]
-            if key is not None and key in [part.key for part in self.parts]:
+            if key is not None and key in keys:
                 raise UnknownForm(f'has "{key}" twice')
+            keys.add(key or "")
             self.parts.append(Part(key, start, value_at, end))
             place = _skip(text, end)
             if text[place] == ",":

@@ -121,3 +121,8 @@ def test_settings_lie_where_the_program_looks_for_them() -> None:
 def test_a_settings_file_with_the_same_key_twice_is_refused() -> None:
     with pytest.raises(UnknownForm, match='has "hooks" twice'):
         add_hooks('{"hooks": {}, "hooks": {}}', COMMAND, TIMEOUTS)
+
+
+def test_settings_of_thousands_of_members_are_no_work_of_minutes() -> None:
+    before = json.dumps({str(number): 0 for number in range(10_000)})
+    assert take_out(add_hooks(before, COMMAND, TIMEOUTS), before, TIMEOUTS) == (before, True)
