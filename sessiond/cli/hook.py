@@ -22,7 +22,8 @@ PROGRAM = Argument("program", "The program.", choices=("claude", "codex"))
 
 
 def run(args: Args) -> int:
-    if sys.stdin.isatty():
+    # None where it is closed: then there is nothing to read either.
+    if sys.stdin is not None and sys.stdin.isatty():
         note("an agent program calls this; to let it: sessiond hook install claude --write")
         return 0
     from sessiond.cli.hooks.call import run_hook

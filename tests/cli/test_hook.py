@@ -82,6 +82,10 @@ def test_nothing_is_printed_where_anything_is_amiss(fake: FakeDaemon, tmp_path: 
     def refuse(_params: Any, _connection: Any) -> Any:
         raise Refusal(-32001, "unauthenticated", "no")
 
+    def refuse_unread(_params: Any, connection: Any) -> Any:
+        connection.send({"id": None, "error": Refusal(-32700, "parse_error", "no").error})
+        return NO_ANSWER
+
     # No JSON, no hook, no daemon; an old one, one that does not know the session, or is in a run of its own.
     assert hook(fake.path, b"\xff{") == ""
     assert hook(fake.path, b'{"hook_event_name": "Stop"}') == ""
@@ -92,6 +96,10 @@ def test_nothing_is_printed_where_anything_is_amiss(fake: FakeDaemon, tmp_path: 
     fake.answers["hooks.report"] = refuse
     assert hook(fake.path, asks) == ""
     fake.answers["hooks.report"] = lambda _params, _connection: ["odd"]
+    assert hook(fake.path, asks) == ""
+    # A question that the daemon cannot even read: its refusal names no request.
+    fake.answers["hooks.report"] = lambda _params, _connection: {"known": True}
+    fake.answers["hooks.ask"] = refuse_unread
     assert hook(fake.path, asks) == ""
     while not fake.calls.empty():
         fake.calls.get()
@@ -112,6 +120,12 @@ def test_nothing_is_printed_where_anything_is_amiss(fake: FakeDaemon, tmp_path: 
 )
 def test_a_script_that_calls_the_program_waits_for_nobody(environ: dict[str, str], unattended: bool) -> None:
     assert is_unattended(environ) is unattended
+
+
+def test_a_hook_without_an_input_prints_nothing(fake: FakeDaemon) -> None:
+    command = [*("sh", "-c", 'exec "$@" <&-', "sh"), *(sys.executable, "-m", "sessiond", "hook"), "--socket", fake.path]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_what_does_not_end_and_what_is_too_long_is_no_hook() -> None:

@@ -45,7 +45,8 @@ def run_hook(socket: str | None) -> None:
     # the program must not wait for a person.
     if event is None or run_environment().get(TOKEN_FILE) or is_unattended(os.environ):
         return
-    with suppress(ClientError, OSError, MemoryError):
+    # RecursionError: what can just be read may be nested too deeply to be written.
+    with suppress(ClientError, OSError, MemoryError, RecursionError):
         _answer(event, socket)
 
 
@@ -89,7 +90,8 @@ def _call(link: ClientLink, method: str, params: dict[str, Any], deadline: float
     while True:
         _wait_readable(link, deadline)
         for message in link.receive(deadline):
-            if isinstance(message, wire.CallResponse) and message.id == request_id:
+            # Without an id the daemon refuses what it cannot read, and says nothing else about it.
+            if isinstance(message, wire.CallResponse) and message.id in (request_id, None):
                 if message.error is not None or not isinstance(message.result, dict):
                     raise message.error or ClientError("no result")
                 return message.result

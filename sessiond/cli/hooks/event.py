@@ -18,6 +18,8 @@ MAX_TITLE_CHARS = 1000
 MAX_DETAIL_CHARS = 16_000
 MAX_LABEL_CHARS = 200
 MAX_USE_CHARS = 64_000
+# Fewer than a message to the daemon may have.
+MAX_USE_LEVELS = 32
 # So many of the rules that a program offers to remember are offered.
 MAX_SUGGESTIONS = 4
 ALLOW, DENY = "allow", "deny"
@@ -40,7 +42,7 @@ class HookEvent:
 
 class Permission:
     """The question whether a tool may run. `grants` are what a decision says more, by the id of its option; `use` is
-    the call as the daemon may find it in the program's transcript, empty where it is too long.
+    the call as the daemon may find it in the program's transcript, empty where it is too large to be sent.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ def read_permission(event: HookEvent) -> Permission | None:
     if not isinstance(tool, str) or not tool:
         return None
     fields = given if isinstance(given, dict) else {}
-    use = {"toolName": tool, "toolInput": fields} if 0 < len(_dump(fields)) <= MAX_USE_CHARS else {}
+    use = {"toolName": tool, "toolInput": fields} if _can_be_sent(fields) else {}
     if tool == QUESTIONING:
         return _read_choices(fields, use)
     subject = _subject(fields)
@@ -89,6 +91,21 @@ def read_permission(event: HookEvent) -> Permission | None:
             options.append({"id": ident, "label": label[:MAX_LABEL_CHARS], "kind": "allow_always"})
     options.append({"id": DENY, "label": "Deny", "kind": "reject_once"})
     return Permission(title, _describe_input(fields), options, grants, use)
+
+
+def _can_be_sent(fields: dict[str, Any]) -> bool:
+    """Whether the daemon takes it. What it does not take, as NaN, must not keep the question from being asked."""
+    try:
+        size = len(json.dumps(fields, ensure_ascii=False, allow_nan=False))
+    except (ValueError, RecursionError):
+        return False
+    return size <= MAX_USE_CHARS and not _is_nested(fields, MAX_USE_LEVELS)
+
+
+def _is_nested(value: object, levels: int) -> bool:
+    """Whether the value has more levels than that."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_nested(child, levels - 1) for child in children)
 
 
 def _read_choices(fields: dict[str, Any], use: dict[str, Any]) -> Permission | None:

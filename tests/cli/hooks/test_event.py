@@ -198,3 +198,13 @@ def test_what_cannot_be_asked_with_one_choice_is_left_to_the_program(questions: 
     event = read_event(json.dumps(body).encode())
     assert event is not None
     assert read_permission(event) is None
+
+
+def test_what_the_daemon_does_not_take_is_asked_about_all_the_same() -> None:
+    body = {"session_id": "s", "transcript_path": "/t", "hook_event_name": "PermissionRequest", "tool_name": "Bash"}
+    data = json.dumps({**body, "tool_input": {"command": "ls", "odd": 0}})
+    for odd in ('{"a": ' * 40 + "1" + "}" * 40, "[" * 500 + "]" * 500, "NaN", "1e999"):
+        event = read_event(data.replace('"odd": 0', f'"odd": {odd}').encode())
+        permission = read_permission(event) if event is not None else None
+        assert permission is not None, odd[:20]
+        assert (permission.title, permission.use) == ("Bash: ls", {})
