@@ -8,17 +8,20 @@ the run if it has to. Source: runs.md, "sessions_send", "Inbox", "Session freshn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 
 from sessiond.attachments.decode import Attachment, PreparedFiles
 from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Clock
 from sessiond.config.settings import Config
+from sessiond.conversations.handing_over import Handover
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
-from sessiond.errors import Unsupported
+from sessiond.errors import StorageError, Unsupported
 from sessiond.events.feed import TranscriptFeed
 from sessiond.model.keys import agent_of, is_foreign
 from sessiond.model.message import user_message
@@ -85,12 +88,14 @@ class MessageSender:
         attached: AttachedAgents,
         attachments: AttachmentService,
         journal: SpawnJournal,
+        handover: Handover,
         workspace: Callable[[str], Path],
     ) -> None:
         self._store, self._supervisor, self._provenance = store, supervisor, provenance
         self._config, self._clock = config, clock
         self._session_changes, self._feed, self._attached = session_changes, feed, attached
         self._attachments, self._journal, self._workspace = attachments, journal, workspace
+        self._handover = handover
 
     async def send(self, target: Session, message: NewMessage, *, on_queued: Callable[[], None]) -> SentMessage:
         """Accept the message: it is on disk and queued when this returns. `on_queued` is called once it has its place.
@@ -113,10 +118,36 @@ class MessageSender:
         prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
         if source is not None:
             self._provenance.check(source, target)  # before the reset: a refused message must not reset the session
+        continues = target.entry.continues
         if not kept:  # Messages kept for an inbox must not trigger the idle reset: their reader has not seen them yet.
             target = await self._replace_if_stale(target)
         if source is not None:
             request = self._provenance.stamp(source, target, request, message.tool)
+        if continues is None:
+            return await self._accept(target, message, request, prepared, on_queued)
+        left = await self._handover.begin_left(continues)
+        if left is None:
+            return await self._accept(target, message, request, prepared, on_queued)
+        request = msgspec.structs.replace(request, context="\n\n".join(filter(None, (left.context, request.context))))
+        try:
+            sent = await self._accept(target, message, request, prepared, on_queued)
+        except BaseException:
+            self._handover.give_back(left.receipt)
+            raise
+        # The message is accepted: where this cannot be noted, the others come again, which is better than never.
+        with suppress(StorageError), trio.CancelScope(shield=True):
+            await self._handover.confirm(left.receipt)
+        return sent
+
+    async def _accept(
+        self,
+        target: Session,
+        message: NewMessage,
+        request: RunRequest,
+        prepared: PreparedFiles,
+        on_queued: Callable[[], None],
+    ) -> SentMessage:
+        kept = self._supervisor.keeps_messages(target.key)
         if message.steers:
             return await self._steer(target, request, on_queued)
         if prepared.files:

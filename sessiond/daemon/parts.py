@@ -90,6 +90,7 @@ class DaemonParts:
         self.attending = Attending(
             store, self.bus, self.questions, clock, ids, agent_id=lambda: self.config().default_agent()
         )
+        self.handover = Handover(store, clock, ids)
         self.notifier = RuleNotifier(store, outbox, self.supervisor, self.config, clock, is_open=self.questions.is_open)
         self.feed = TranscriptFeed(
             store,
@@ -229,6 +230,7 @@ class DaemonParts:
             attached=self.attached,
             attachments=self.attachments,
             journal=self.spawner.journal,
+            handover=self.handover,
             workspace=self.host.workspace,
         )
 
@@ -262,7 +264,7 @@ class DaemonParts:
             search_index=self.search_index,
             questions=self.questions,
             attending=self.attending,
-            handover=Handover(self.store, self.attending, self.clock, self.ids),
+            handover=self.handover,
         )
 
     async def recover(self) -> None:

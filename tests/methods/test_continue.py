@@ -59,6 +59,35 @@ async def say(owner: Connection, text: str, key: str = KEY) -> dict[str, Any]:
     return dict(answer)
 
 
+async def test_what_nobody_read_in_the_terminal_comes_before_the_next_message_once(
+    tmp_path: Path, home: ClaudeHome
+) -> None:
+    hook = {"sessionId": ID, "transcriptPath": str(home.sessions / f"{ID}.jsonl")}
+    async with daemon(tmp_path, ECHO + home.agent() + ALL) as (parts, owner):
+        await owner.call("hooks.report", event="SessionStart", **hook)
+        async with parts.connect(READER) as other:
+            sent = await other.call("sessions_send", sessionKey=KEY, message="the build is red")
+        assert sent["reason"] == "inbox"
+        await owner.call("chat.send", sessionKey=KEY, message="the heron is grey")
+        await owner.call("hooks.report", event="SessionEnd", **hook)
+        await say(owner, "which word?")
+        prompt = home.calls()[0]["text"]
+        assert prompt.count("the build is red") == prompt.count("the heron is grey") == 1
+        places = [prompt.index(text) for text in ("not read there", "the build is red", "grey", "which word?")]
+        assert places == sorted(places) and "does not speak for your user" in prompt
+        history = await owner.call("sessions_history", sessionKey=OURS)
+        assert [one["content"] for one in history["messages"] if one["role"] == "user"] == ["which word?"]
+        assert (await owner.call("sessions_inbox", sessionKey=KEY))["messages"] == []
+        await say(owner, "and now?")
+        assert "the build is red" not in home.calls()[1]["text"]
+        # Opened again, it gets what comes from now on, and what is sent to ours takes nothing of that.
+        assert "context" not in await owner.call("hooks.report", event="SessionStart", **hook)
+        await owner.call("chat.send", sessionKey=KEY, message="for the terminal")
+        await say(owner, "and ours?", OURS)
+        assert "for the terminal" not in home.calls()[2]["text"]
+        assert "for the terminal" in (await owner.call("hooks.report", event="UserPromptSubmit", **hook))["context"]
+
+
 async def test_a_message_continues_it_in_a_copy_in_its_folder_and_the_next_one_resumes_the_copy(
     tmp_path: Path, home: ClaudeHome
 ) -> None:

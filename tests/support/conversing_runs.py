@@ -17,6 +17,7 @@ from sessiond.attachments.service import AttachmentService
 from sessiond.clock import Ids
 from sessiond.config.settings import Config, parse
 from sessiond.conversations.announce_step import AnnounceStep, make_policy_check
+from sessiond.conversations.handing_over import Handover
 from sessiond.conversations.provenance import ProvenanceStamp, Sender
 from sessiond.conversations.reply_back import ReplyBack
 from sessiond.conversations.send import MessageSender, NewMessage
@@ -108,6 +109,7 @@ class ConversationHarness:
             attached=AttachedAgents(ignore_call),
             attachments=AttachmentService(run_sync=inline),
             journal=SpawnJournal(runs.store),
+            handover=Handover(runs.store, clock(), Ids()),
             workspace=lambda agent_id: runs.host.folder / agent_id,
         )
         self.announcing = announcing
