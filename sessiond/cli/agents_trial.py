@@ -87,13 +87,17 @@ def _try(client: Client, key: str, patience_s: float, margin_s: float) -> dict[s
 def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
     """What went wrong, and what to do about it."""
     error_text = str(answer.get("error") or "")
+    by_hand = "start the program by hand with a message, and see what it prints"
+    if agent["runtime"] == "acp":  # by hand it would wait for frames
+        by_hand = "try the program itself with a message; runtime.command is its form that speaks ACP (agents detect)"
     if answer["status"] == "ok":
-        return "it ended well and said nothing", "start the program by hand with a message, and see what it prints"
+        return "it ended well and said nothing", by_hand
     if _is_unattached(agent):
         return "no program is attached that runs it", "start the program that attaches as this agent"
     if answer["status"] != "error":
-        asks = ": sessiond questions, or" if agent["runtime"] == "acp" else ":"
-        return "no reply in time", f"it may wait for a permission or a login{asks} start the program by hand once"
+        todo = "sessiond questions, or log in with" if agent["runtime"] == "acp" else "start"
+        once = "itself" if agent["runtime"] == "acp" else "by hand once"
+        return "no reply in time", f"it may wait for a permission or a login: {todo} the program {once}"
     if _NO_SANDBOX.search(error_text):
         return error_text, f"what a sandbox needs stands in {SANDBOX_PAGE}"
     if _NOT_THERE.search(error_text):
@@ -107,7 +111,7 @@ def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
         method = ", or name its way to log in in runtime.authenticate, or its API key in runtime.env"
         method = method if agent["runtime"] == "acp" else ""
         return error_text, f"start the program by hand and log in, as the same user and with the same HOME{method}"
-    return error_text or "the run failed", "start the program by hand with a message, and see what it prints"
+    return error_text or "the run failed", by_hand
 
 
 COMMAND = Command(

@@ -130,3 +130,5 @@ def test_the_page_named_in_the_hint_exists() -> None:
 def test_every_failure_has_a_hint(error: str, status: str, boxed: bool) -> None:
     why, hint = diagnose({"id": "a", "runtime": "exec", "sandboxed": boxed}, {"status": status, "error": error})
     assert why and hint
+    _, hint = diagnose({"id": "a", "runtime": "acp", "sandboxed": boxed}, {"status": status, "error": "it broke"})
+    assert "by hand" not in hint

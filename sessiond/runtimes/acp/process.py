@@ -35,11 +35,14 @@ _EXIT_S = 2.0
 
 
 class CannotServe(Exception):
-    """The process cannot be used. The message is for people. `for_good`: only another process may be of use."""
+    """The process cannot be used. The message is for people. `for_good`: only another process may be of use.
 
-    def __init__(self, message: str, *, for_good: bool = False) -> None:
+    `is_mute`: it has answered nothing, and may be no agent.
+    """
+
+    def __init__(self, message: str, *, for_good: bool = False, is_mute: bool = False) -> None:
         super().__init__(message)
-        self.for_good = for_good
+        self.for_good, self.is_mute = for_good, is_mute
 
 
 class ProcessRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,13 +153,12 @@ class AgentProcess:
                 params = {"methodId": self._rules.authenticate}
                 await self.connection.request("authenticate", params, self._rules.start_s)
         except AgentGone as error:
-            return CannotServe(str(error))
+            return CannotServe(str(error), is_mute=True)
         except AgentRefused as error:
             return CannotServe(self.explain_refusal(error, "refused the connection"))
         except trio.TooSlowError:
-            return CannotServe(
-                f"the agent did not answer within {self._rules.start_s:g} s of its start{self._last_words}"
-            )
+            said = f"the agent did not answer within {self._rules.start_s:g} s of its start{self._last_words}"
+            return CannotServe(f"{said}; it may be a program that does not speak ACP", is_mute=True)
         except CannotServe as error:
             return error
         return None
@@ -275,13 +277,16 @@ class AgentProcess:
                 frame = await run_in_thread(frames.parse_frame, line)
             except OSError:  # no thread left
                 frame = frames.parse_frame(line)
-        if frame is not None:
+        if isinstance(frame, frames.AgentRequest) and frame.method == "initialize":
+            # Our answer would come back too, and be taken for that of an agent.
+            self.end("the program does not seem to speak ACP: it repeats what it is sent")
+        elif frame is not None:
             await self.connection.handle(frame, len(line))
-            return
-        if not self._wrote_noise:
-            self._wrote_noise = True
-            log.info("an agent writes lines that are no frames", agent=self._rules.agent_id)
-        self._noise = frames.sample_of(line)
+        else:
+            if not self._wrote_noise:
+                self._wrote_noise = True
+                log.info("an agent writes lines that are no frames", agent=self._rules.agent_id)
+            self._noise = frames.sample_of(line)
 
     async def _end_after_rest(self) -> None:
         await self._used.wait()

@@ -24,7 +24,7 @@ from sessiond.runtimes.acp.turn import PromptTurn, TurnRules
 from sessiond.runtimes.exec import program_environment
 from sessiond.runtimes.launcher import CannotStart, ProgramCommand
 from sessiond.runtimes.mounts import SOCKET, NoSandbox
-from sessiond.runtimes.presets.acp import acp_command, acp_form
+from sessiond.runtimes.presets.acp import acp_command, acp_form, find_better_command
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Shortage, raise_shortage
 
 # A process in a sandbox with the files of one run is of use to that session only.
@@ -156,7 +156,12 @@ class AcpRuntime:
             raise CannotAsk(self._explain(error)) from None
 
     def _explain(self, error: Exception) -> str:
-        """The error as a sentence, which says how to get the program of a preset where that is not there."""
+        """The error as a sentence, which says how to get the program of a preset where that is not there, and which one
+        it is where another does not answer.
+        """
+        if isinstance(error, CannotServe) and error.is_mute:
+            better = find_better_command(self._agent.runtime)
+            return str(error) if better is None else f"{error}; the command that speaks ACP is: {better}"
         form = acp_form(self._agent.runtime.preset)
         if form is None or not str(error).startswith(f"command not found: {form.program} "):
             return str(error)

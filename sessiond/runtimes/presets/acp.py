@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 
 import msgspec
 
@@ -74,6 +75,16 @@ def acp_command(runtime: RuntimeConfig) -> tuple[str, ...]:
         return runtime.command
     program, *extra = runtime.command or (form.program,)
     return (program, *form.arguments, *extra)
+
+
+def find_better_command(runtime: RuntimeConfig) -> str | None:
+    """The command line of a known agent that speaks ACP, where the configured one is another of it; None elsewhere."""
+    words = acp_command(runtime)
+    program = PurePath(words[0]).name
+    form = acp_form(program) or acp_form(runtime.preset)
+    if form is None or (program == form.program and set(form.arguments) <= set(words)):
+        return None
+    return " ".join((form.program, *form.arguments))
 
 
 def asking_mode(runtime: RuntimeConfig) -> str | None:

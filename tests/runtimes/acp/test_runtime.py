@@ -379,7 +379,7 @@ async def test_a_lost_session_is_recorded_and_said(
 UNUSABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("version=2",), {}, "speaks version '2' of the Agent Client Protocol, and sessiond speaks 1"),
     (("refuses=initialize",), {}, "refused the connection: no"),
-    (("silent",), {"start_seconds": 0.3}, "did not answer within 0.3 s of its start"),
+    (("silent",), {"start_seconds": 0.3}, "of its start; it may be a program that does not speak ACP"),
     (
         ("refuses=session/new", "auth"),
         {},
@@ -427,11 +427,17 @@ async def test_how_to_get_the_program_of_a_preset_is_said(make_conversation: Any
 
 
 async def test_a_program_that_is_no_agent_is_quoted(make_conversation: Any, tmp_path: Path) -> None:
+    plain = tmp_path / "opencode"
+    plain.write_text("#!/bin/sh\necho no >&2\nexit 2\n")
+    plain.chmod(0o755)
     async with open_agents() as agents:
         for command, sentence in (
             (("sh", "-c", "echo I am no agent"), "process ended (command exited): I am no agent"),
             (("sh", "-c", "echo 'no login' >&2; exit 4"), "process ended (command exited with status 4): no login"),
             (("no-such-program",), "command not found: no-such-program"),
+            # It must not take our refusal of our own request for that of an agent.
+            (("cat",), "the program does not seem to speak ACP: it repeats what it is sent"),
+            ((str(plain),), "command exited with status 2): no; the command that speaks ACP is: opencode acp"),
         ):
             agent = AgentConfig(id="main", runtime=RuntimeConfig(type="acp", command=command))
             outcome = await make_conversation(agents, agent).say("hello")
