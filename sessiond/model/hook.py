@@ -56,16 +56,22 @@ def is_live(entry: Entry, now_ms: int) -> bool:
     return hook is not None and hook.event != ENDING and now_ms - hook.at < LIVE_MS
 
 
-def attended_state(entry: Entry, heard_at_ms: int, now_ms: int) -> State:
-    """What the session does that `entry` attends, whose newest message is of `heard_at_ms`."""
+def attended_state(entry: Entry, heard_at_ms: int, now_ms: int, *, listening_since_ms: int = 0) -> State:
+    """What the session does that `entry` attends, whose newest message is of `heard_at_ms`.
+
+    Hooks of before `listening_since_ms` may have been followed by others that found nobody.
+    """
     if entry.open_questions:
         return "waiting"
     hook = entry.hook
     if hook is None or not is_live(entry, now_ms):
         return "idle"
-    if hook.event == NOTIFYING:
-        return "waiting" if is_waiting(entry, heard_at_ms) else "running"
-    return _STATES.get(hook.event, "idle")
+    if hook.event == NOTIFYING and is_waiting(entry, heard_at_ms):
+        return "waiting"
+    state = "running" if hook.event == NOTIFYING else _STATES.get(hook.event, "idle")
+    # The turn may have ended in between; if it goes on, its next line or hook says so.
+    is_stale = state == "running" and max(hook.at, heard_at_ms) < listening_since_ms
+    return "idle" if is_stale else state
 
 
 def is_waiting(entry: Entry, heard_at_ms: int) -> bool:

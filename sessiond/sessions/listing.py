@@ -206,7 +206,8 @@ def show_attended(store: SessionStore, session: Session, shown: Row) -> Row:
     attending = store.catalog.attending(session.key)
     if attending is None:
         return shown
-    state = attended_state(attending.entry, session.entry.updated_at, store.now_ms())
+    heard_at_ms = session.entry.updated_at
+    state = attended_state(attending.entry, heard_at_ms, store.now_ms(), listening_since_ms=store.opened_at_ms)
     return msgspec.structs.replace(shown, state=state, waiting=waiting_of(attending.entry))
 
 

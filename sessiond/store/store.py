@@ -88,6 +88,7 @@ class SessionStore:
         # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
         self._clock, self._ids, self._durable = clock, ids, sync is not None
+        self.opened_at_ms = clock.wall_ms()
         self.committer = Committer(
             sync=sync,
             record_limit=record_limit,

@@ -47,6 +47,25 @@ def test_the_state_of_an_attended_session(entry: Entry, heard_at: int, now: int,
     assert attended_state(entry, heard_at, now) == state
 
 
+@check_each(
+    ("event", "heard_at", "since", "state"),
+    [
+        ("UserPromptSubmit", 0, 1000, "running"),
+        ("UserPromptSubmit", 1000, 1001, "idle"),
+        ("UserPromptSubmit", 1001, 1001, "running"),
+        ("PermissionRequest", 0, 1001, "idle"),
+        ("Notification", 1000, 2000, "waiting"),
+        ("Notification", 1001, 2000, "idle"),
+        ("Notification", 2000, 2000, "running"),
+        ("Stop", 0, 1001, "done"),
+    ],
+)
+def test_a_turn_of_before_the_start_counts_as_over_until_something_is_heard(
+    event: str, heard_at: int, since: int, state: str
+) -> None:
+    assert attended_state(after(event), heard_at, 3000, listening_since_ms=since) == state
+
+
 @check_each("event", sorted(EVENTS))
 def test_a_session_is_live_until_its_end_or_twelve_hours_of_silence(event: str) -> None:
     ended = event == "SessionEnd"
