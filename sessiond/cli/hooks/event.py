@@ -23,6 +23,10 @@ MAX_USE_LEVELS = 32
 # So many of the rules that a program offers to remember are offered.
 MAX_SUGGESTIONS = 4
 ALLOW, DENY = "allow", "deny"
+# Claude Code notifies a minute after a turn that nobody has typed anything since: the turn is over, also one that was
+# interrupted, of whose end it tells nothing else. That it has logged in, or has its answer, is no waiting either.
+NOTIFYING, STOPPING, IDLE = "Notification", "Stop", "idle_prompt"
+SAYING_NOTHING = ("auth_success", "agent_completed", "elicitation_complete", "elicitation_response")
 # The tool with which Claude Code lets its agent ask the person something: to allow it would be no answer.
 QUESTIONING = "AskUserQuestion"
 # Beside the choices of the agent there is one more, not to answer.
@@ -66,7 +70,10 @@ def read_event(data: bytes) -> HookEvent | None:
         return None
     if not (transcript.startswith("/") and len(transcript) <= MAX_PATH_CHARS):
         return None
-    return HookEvent(name, session_id, transcript, body)
+    kind = body.get("notification_type") if name == NOTIFYING else None
+    if kind in SAYING_NOTHING:
+        return None
+    return HookEvent(STOPPING if kind == IDLE else name, session_id, transcript, body)
 
 
 def read_permission(event: HookEvent) -> Permission | None:

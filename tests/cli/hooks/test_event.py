@@ -47,6 +47,25 @@ CODEX = {
 }
 
 
+@check_each(
+    ("kind", "name"),
+    [
+        (None, "Notification"),
+        ("permission_prompt", "Notification"),
+        ("something_new", "Notification"),
+        (["idle_prompt"], "Notification"),
+        ("idle_prompt", "Stop"),
+        ("auth_success", None),
+    ],
+)
+def test_a_notification_that_asks_nothing_is_no_waiting(kind: Any, name: str | None) -> None:
+    body = {**CLAUDE, "hook_event_name": "Notification", **({"notification_type": kind} if kind is not None else {})}
+    event = read_event(json.dumps(body).encode())
+    assert (event.name if event is not None else None) == name
+    other = read_event(json.dumps({**body, "hook_event_name": "UserPromptSubmit"}).encode())
+    assert other is not None and other.name == "UserPromptSubmit"
+
+
 def read(body: Any) -> Permission:
     event = read_event(json.dumps(body).encode())
     assert event is not None
