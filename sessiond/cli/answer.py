@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
+from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.question_names import describe_lost_race, find_option, find_question, is_whole_id
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.question import ID_DIGITS, label_of, title_of
+from sessiond.cli.terminal.question import ID_DIGITS, label_of, shell_word, title_of
 from sessiond.client.errors import RpcError
 
 TYPE_CHECKING = False
@@ -35,6 +36,9 @@ def run(args: Args) -> None:
     else:
         told = f"{title_of(question)}: " if question.get("title") else ""
         lines([f"{question['id'][:ID_DIGITS]}  {told}{label_of(option)}"])
+        if args.note and _may_drop_note(question):
+            key = shell_word(one_line(str(question["sessionKey"])))
+            note(f'the agent\'s program may not pass the note on; tell it with: sessiond send {key} "..."')
 
 
 def _find(client: Client, text: str, option: str) -> dict[str, Any]:
@@ -43,6 +47,11 @@ def _find(client: Client, text: str, option: str) -> dict[str, Any]:
     if is_whole_id(text) and not any(one["id"] == text for one in questions):
         return {"id": text, "status": "open", "options": [{"id": option, "label": one_line(option)}]}
     return find_question(questions, text)
+
+
+def _may_drop_note(question: dict[str, Any]) -> bool:
+    """Whether a program that speaks ACP asks for permission: its answers have no words. Its forms may have a field."""
+    return bool(question.get("toolCallId")) and question.get("kind") != "elicitation"
 
 
 COMMAND = Command(
@@ -57,7 +66,7 @@ COMMAND = Command(
         ),
     ),
     options=(
-        Option("--note", "Words to go with the answer; an agent that was refused reads them.", metavar="TEXT"),
+        Option("--note", "Words to go with the answer; hooks of Claude Code and forms pass them on.", metavar="TEXT"),
         *CLIENT_OPTIONS,
     ),
     examples=(

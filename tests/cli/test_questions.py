@@ -96,6 +96,24 @@ def test_eight_characters_and_an_id_or_a_label_answer(
 
 
 @check_each(
+    ("more", "words", "is_hinted"),
+    [
+        ({"toolCallId": "c", "kind": "execute"}, ["--note", "use make clean"], True),
+        ({"toolCallId": "c", "kind": "execute"}, [], False),
+        ({"toolCallId": "c", "kind": "elicitation"}, ["--note", "small"], False),
+        ({}, ["--note", "use make clean"], False),  # of hooks and of attached programs, which get the note
+    ],
+)
+def test_a_note_that_a_program_may_drop_comes_with_the_way_to_say_it(
+    asking: Any, sessiond: Sessiond, more: dict[str, Any], words: list[str], is_hinted: bool
+) -> None:
+    asking.present = [question(1, **more)]
+    done = sessiond("answer", "1a2b3c4d", "no", *words)
+    hint = f'  the agent\'s program may not pass the note on; tell it with: sessiond send {MAIN} "..."\n'
+    assert (done.status, done.err) == (0, hint if is_hinted else "")
+
+
+@check_each(
     ("words", "status", "said"),
     [
         (["99999999", "yes"], 4, ["no question '99999999'", '"sessiond questions"']),

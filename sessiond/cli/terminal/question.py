@@ -76,10 +76,10 @@ def answer_line(question: Question, option: QuestionOption) -> str:
         ):
             continue  # it cannot be typed
         if options_named(question["options"], name) == [option]:
-            return f"sessiond answer {question['id'][:ID_DIGITS]} {_shell_word(name)}"
+            return f"sessiond answer {question['id'][:ID_DIGITS]} {shell_word(name)}"
     # Or its id and its label name another option too.
     params = json.dumps({"id": question["id"], "optionId": option["id"]}).replace("\x7f", "\\u007f")
-    return f"sessiond call questions.answer {_shell_word(params)}"
+    return f"sessiond call questions.answer {shell_word(params)}"
 
 
 def question_lines(
@@ -149,7 +149,7 @@ def _mark_lines(mark: str, text: str, on: Screen, style: str | None) -> list[str
     return [f"  {mark}{on.paint(first, style)}", *(f"  {'│ '}{on.paint(line, style)}" for line in rest)]
 
 
-def _shell_word(text: str) -> str:
+def shell_word(text: str) -> str:
     """`text` as one word of a POSIX shell."""
     if text and all((char.isascii() and char.isalnum()) or char in "_.:/@+,-" for char in text):
         return text
