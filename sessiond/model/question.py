@@ -105,7 +105,7 @@ def compose_draft(
     """A draft of what an agent says, cut to the limits; None where it has no title or no option that can be asked.
 
     For what a program sends that knows no limits of ours. An option whose id is too long to be stored, or that of an
-    earlier one, is left out.
+    earlier one, is left out; so is a detail that only repeats the title.
     """
     shown = clean_line(title, MAX_TITLE_CHARS)
     kept: dict[str, QuestionOption] = {}
@@ -115,7 +115,7 @@ def compose_draft(
     draft = QuestionDraft(
         title=shown,
         options=tuple(kept.values()),
-        detail=cut_bytes(detail, MAX_DETAIL_BYTES) if detail else None,
+        detail=cut_bytes(detail, MAX_DETAIL_BYTES) if detail and not _only_repeats(detail, shown) else None,
         kind=kind[:_MAX_WORD_CHARS] if kind else None,
         tool_call_id=tool_call_id[:_MAX_WORD_CHARS] if tool_call_id else None,
     )
@@ -185,6 +185,14 @@ def clean_text(text: str) -> str:
 def cut_bytes(text: str, max_bytes: int) -> str:
     """The beginning of the text that takes at most so many bytes in UTF-8."""
     return text.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
+
+
+def _only_repeats(detail: str, title: str) -> bool:
+    """Whether every paragraph is the title, as it stands: other line breaks may be another command."""
+    # Programs put a command into backticks where it is a title.
+    return len(detail) <= 8 * MAX_TITLE_CHARS and all(
+        title in (part, f"`{part}`") for part in clean_text(detail).split("\n\n")
+    )
 
 
 def _clean_label(option: QuestionOption) -> str:

@@ -122,6 +122,23 @@ def test_what_a_program_says_is_made_to_fit_and_stays_readable(
     assert {option.id for option in draft.options} <= {one[0] for one in options}
 
 
+@check_each(
+    ("title", "detail", "shown"),
+    [
+        ("rm -rf build", "rm -rf build", None),
+        ("`rm -rf build`", "rm -rf build\n\nrm -rf build\n", None),
+        ("rm -rf build", "rm -rf build\n\nin /home", "rm -rf build\n\nin /home"),
+        # What differs in a line break or in backticks is another command.
+        ("echo a rm b", "echo a\nrm b", "echo a\nrm b"),
+        ("rm b", "`rm b`", "`rm b`"),
+        ("x" * 300, "x" * 300, "x" * 300),
+    ],
+)
+def test_a_detail_that_only_repeats_the_title_is_left_out(title: str, detail: str, shown: str | None) -> None:
+    draft = q.compose_draft(title, [q.QuestionOption("a", "b", "allow_once")], detail=detail)
+    assert draft is not None and draft.detail == shown
+
+
 def test_the_entry_has_the_open_questions_and_the_newest_that_ended() -> None:
     entry = ENTRY
     assert (state_of(entry), waiting_of(entry)) == ("idle", None)
