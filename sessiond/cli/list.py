@@ -57,7 +57,7 @@ def show(rows: list[dict[str, Any]], present_ms: int, on: Screen) -> list[str]:
     columns = (
         Column("KEY", lambda row: row["key"], least=keys.least, keep=9, style="bold", fit=keys.clip),
         Column("STATUS", _shown_status, keep=7, style=lambda text: STATUS_STYLES.get(text.partition(" ")[0], "red")),
-        Column("UPDATED", lambda row: ago(row.get("updatedAt"), present_ms), keep=8),
+        Column("UPDATED", lambda row: ago(_updated_ms(row), present_ms), keep=8),
         Column("MSGS", _messages, right=True, keep=6),
         # Input and output tokens together, which the cost is for; not the size of the context.
         Column("TOKENS", lambda row: quantity(_tokens(row)), right=True, keep=3),
@@ -134,13 +134,19 @@ def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
     table: list[tuple[Any, ...]] = []
     for row in rows:
         name = row.get("label") or row.get("displayName")
-        facts = (row["key"], _status(row), row.get("updatedAt"), _messages(row), _tokens(row))
+        facts = (row["key"], _status(row), _updated_ms(row), _messages(row), _tokens(row))
         waiting = row.get("waiting") or {}
         more = (row.get("title"), row.get("source"), row.get("cwd"), row.get("state"), waiting.get("questions"))
         table.append(
             (*facts, _exact_cost(row.get("estimatedCostUsd")), row.get("model"), name, row.get("sessionId"), *more)
         )
     return output.as_tsv(TITLES, table)
+
+
+def _updated_ms(row: dict[str, Any]) -> int | None:
+    """The time of its newest message; of a session of another program without messages, when that was begun."""
+    updated_ms: int | None = row.get("updatedAt")
+    return updated_ms or row.get("createdAt", updated_ms)
 
 
 def _messages(row: dict[str, Any]) -> int | None:

@@ -215,13 +215,17 @@ def test_too_few_characters_of_a_native_id_are_said_to_be_too_few(text: str) -> 
 
 def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond: Sessiond) -> None:
     rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
+    # One of another program without messages.
+    rows.append({"key": "claude:x", "updatedAt": 0, "createdAt": 1_700_000_000_000, "messageCount": 0})
     answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
     assert done.out.splitlines() == [
         "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId\ttitle\tsource\tcwd\tstate\tquestions",
         "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1\t\t\t\t\t",
         "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1\t\t\t\t\t",
+        "claude:x\t\t1700000000000\t0\t\t\t\t\t\t\t\t\t\t",
     ]
+    assert "1m" in show_list(rows[2:], 1_700_000_060_000, Screen(80))[1]
     assert done.err.splitlines() == [
         "  there are more: --all, or --search",
         "  only what this caller may see is shown (visibility: tree)",
