@@ -77,7 +77,7 @@ class QuestionDesk:
     ) -> None:
         self._store, self._clock, self._ids, self._on_asked = store, clock, ids, on_asked
         self._open: dict[str, OpenQuestion] = {}
-        # Ends that the disk has refused; by the id of their question.
+        # Ended, but the disk has refused the end; by their ids.
         self._unwritten: dict[str, OpenQuestion] = {}
         # Transcripts that another program put into the store with questions that stand open.
         self._found: dict[Session, None] = {}
@@ -121,7 +121,9 @@ class QuestionDesk:
         # Of copies the one that has the key is shown.
         if not self._store.catalog.is_current(session):
             return []
-        return [ref for ref in session.entry.open_questions if ref.id not in self._open]
+        return [
+            ref for ref in session.entry.open_questions if ref.id not in self._open and ref.id not in self._unwritten
+        ]
 
     async def ask(
         self, session: Session, draft: QuestionDraft, *, run_id: str | None = None, timeout_s: float | None = None
@@ -206,6 +208,11 @@ class QuestionDesk:
         asked = self._open.get(question_id)
         return asked is not None and asked.answer is None
 
+    def find_unwritten_end(self, question_id: str) -> QuestionAnswer | None:
+        """How a question ended whose end the disk does not take yet; None for every other one."""
+        closed = self._unwritten.get(question_id)
+        return closed.answer if closed is not None else None
+
     def find_session(self, question_id: str) -> Session | None:
         """The session in which the question was asked; None where there is no such question."""
         asked = self._open.get(question_id)
@@ -221,6 +228,9 @@ class QuestionDesk:
 
     async def _refuse_closed(self, question_id: str) -> None:
         """Conflict for a question that has ended; one that stands open with nobody waiting is withdrawn first."""
+        unwritten = self.find_unwritten_end(question_id)
+        if unwritten is not None:
+            raise already_closed(unwritten)
         for session, ref in self._find_refs(question_id):
             if ref.closed is None:
                 raise already_closed(await self.withdraw_left(session, ref, NOBODY_WAITS))

@@ -54,13 +54,15 @@ async def _list_closed(store: SessionStore, desk: QuestionDesk, wants: Callable[
         except StorageError:
             continue  # it was removed meanwhile
         found += [
-            ListedQuestion(key, one.question, one.answer or _without_end(one.question))
+            ListedQuestion(key, one.question, one.answer or _find_end(desk, one.question))
             for one in stored
             if not desk.is_open(one.question.id)
         ]
     return found
 
 
-def _without_end(question: Question) -> QuestionAnswer:
+def _find_end(desk: QuestionDesk, question: Question) -> QuestionAnswer:
     """The end of a question that stands open in its transcript and that nobody waits for."""
-    return QuestionAnswer(question_id=question.id, outcome="withdrawn", at=question.asked_at, reason=NOBODY_WAITS)
+    return desk.find_unwritten_end(question.id) or QuestionAnswer(
+        question_id=question.id, outcome="withdrawn", at=question.asked_at, reason=NOBODY_WAITS
+    )

@@ -227,9 +227,14 @@ async def test_an_end_that_grants_nothing_is_told_at_once_and_written_when_the_d
         assert getattr(there.ends[place], "outcome", None) == "expired"
         [shown] = await list_questions(there.store, there.desk, lambda _: True, is_open=False)
         assert shown.answer is not None
-        assert (shown.answer.outcome, shown.answer.reason) == ("withdrawn", NOBODY_WAITS)
-        assert not there.outcomes()
+        assert shown.answer == there.ends[place]
+        # Another end is neither written nor told, whoever looks at the open record meanwhile.
+        there.desk.note_found(there.session)
         disk.is_full = False
+        with pytest.raises(Conflict) as refused:
+            await there.desk.answer(asked.id, "yes", None, by="owner", road="socket")
+        assert refused.value.data["answer"]["outcome"] == "expired"
+        assert not there.outcomes()
         await trio.sleep(10)
         assert there.outcomes() == ["expired"]
         assert there.session.entry.open_questions == []
