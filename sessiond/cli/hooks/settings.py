@@ -112,9 +112,10 @@ def take_out(text: str, before: str | None, timeouts: Mapping[str, int]) -> tupl
     """The settings without our hooks, and whether they are byte for byte as `before` the hooks were added. None: there
     was no file. UnknownForm.
     """
-    command = next(iter(find_ours(text).values()))[0]["hooks"][0].get("command")
+    group = next(iter(find_ours(text).values()))[0]
+    command = group["hooks"][_handlers_of_ours(group)[0]]["command"]
     try:
-        if isinstance(command, str) and add_hooks(before or "", command, timeouts) == text:
+        if add_hooks(before or "", command, timeouts) == text:
             return before, True
         kept = json.loads(before) if before is not None and before.strip() else {}
     except (UnknownForm, ValueError):

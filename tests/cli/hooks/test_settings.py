@@ -83,6 +83,13 @@ def test_only_ours_goes_where_the_file_was_changed_since() -> None:
     assert (after, as_before) == (json.dumps(wanted, indent=2), False)
 
 
+def test_ours_goes_from_behind_what_is_no_hook_at_all() -> None:
+    ours = {"type": "command", "command": COMMAND}
+    settings = {"hooks": {"Stop": [{"hooks": ["a word", ours]}]}}
+    after, as_before = take_out(json.dumps(settings), None, TIMEOUTS)
+    assert (json.loads(after or ""), as_before) == ({"hooks": {"Stop": [{"hooks": ["a word"]}]}}, False)
+
+
 def test_a_moved_program_takes_the_place_of_the_old_one() -> None:
     before = '{\n  "hooks": {\n    "Stop": [{"hooks": []}]\n  }\n}'
     moved = add_hooks(add_hooks(before, COMMAND, TIMEOUTS), "/opt/sessiond hook", TIMEOUTS)
