@@ -76,7 +76,8 @@ def _check_command(source: ConfigText, path: KeyPath, rule: dict[str, Any]) -> N
             continue
         if placeholder[0] == "{body}" and not rule.get("body"):
             raise source.error((*path, "command", index), "has {body}, which needs body = true beside it")
-        if _SHELL.fullmatch(words[0]) and _SCRIPT_FOLLOWS.fullmatch(words[index - 1]):
+        # The shell may be called by another program, as by env or busybox.
+        if any(map(_SHELL.fullmatch, words[: index - 1])) and _SCRIPT_FOLLOWS.fullmatch(words[index - 1]):
             raise source.error(
                 (*path, "command", index),
                 f"has {placeholder[0]} in a shell's script, where the shell would run what an agent writes; make it a "

@@ -60,6 +60,7 @@ def test_what_is_shown_of_a_rule_is_a_rule_again() -> None:
         ('command = ["say", "{body}"]', "2: notify[0].command[1] has {body}, which needs body = true beside it"),
         ('command = [\n"/bin/bash", "-lc",\n"say {text}"]', "2: notify[0].command[2] has {text} in a shell's script"),
         ('command = ["sh", "-c", "{title}"]', "2: notify[0].command[2] has {title} in a shell's script"),
+        ('command = ["env", "bash", "-c", "{title}"]', "2: notify[0].command[3] has {title} in a shell's script"),
         ('url = "ftp://x/"', "2: notify[0].url must be an address of http or https"),
         ('url = "https://"', "2: notify[0].url must be an address of http or https"),
         ('url = "http://a..b/"', "2: notify[0].url must be an address of http or https"),
