@@ -27,6 +27,7 @@ from sessiond.sessions.search_numbers import MatchNumbering
 from sessiond.store import dirfd, folding, joining
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.paging import page_backwards
+from sessiond.trigrams.marks import NumberedLine
 
 LIMIT = 32 * 2**20
 Item = tuple[str, str | None]
@@ -288,16 +289,16 @@ def test_matches_of_a_search_are_numbered_as_the_messages_are(tmp_path: Path):
         shown = page_backwards(
             fd, stop, count, wanted=wanted, limit=1000, max_bytes=2**30, record_limit=LIMIT, dialect=JOINING
         ).lines
-        places = [(0, 0), *((place, count) for place, count, _ in model.places)]
+        places = [NumberedLine(0, 0), *(NumberedLine(place, count) for place, count, _ in model.places)]
         for counted in (None, *places):
             # Each line of a message may be the one with the text.
             hits = [(line, seq, line.offset) for line, seq in shown]
-            begins = [place for place, _ in places]
+            begins = [place.offset for place in places]
             hits += [(line, seq, begin) for line, seq in shown for begin in begins if line.offset < begin < line.end]
             matches = {
                 Match(session, line.offset, line.end, hit, 0, "user", "", masked=False, counted=counted): seq
                 for line, seq, hit in hits
-                if counted is None or hit >= counted[0]
+                if counted is None or hit >= counted.offset
             }
             for match, seq in matches.items():
                 numbering = MatchNumbering(LIMIT, [match], 100)

@@ -103,6 +103,7 @@ async def test_a_new_session_is_one_file_with_its_header_and_first_records(opene
             cwd="/w",
             spawned_by="agent:main:boss",
             label="x",
+            task="hi",
             message_count=1,
             file=session.entry.file,
         )
