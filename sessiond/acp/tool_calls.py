@@ -105,6 +105,8 @@ class ToolCalls:
             updates = [self._show_call(known, _describe(name, arguments, event), "in_progress")]
         elif phase == "start":
             updates = [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, "status": "in_progress"}]
+        elif phase == "update":
+            updates = self._show_facts(known, _known_facts(event))
         result = event.get("result")
         content = [{"type": "content", "content": {"type": "text", "text": result}}] if _text(result) else None
         if phase == "end":
@@ -132,6 +134,15 @@ class ToolCalls:
     def _show_call(self, known: _KnownCall, said: Update, status: str) -> Update:
         known.said = said
         return {"sessionUpdate": "tool_call", "toolCallId": known.acp_id, **said, "status": status}
+
+    def _show_facts(self, known: _KnownCall, facts: Update) -> list[Update]:
+        """What an agent says of a call only after it has begun, such as its title."""
+        new = {field: value for field, value in facts.items() if known.said.get(field) != value}
+        if not new:
+            return []
+        known.facts |= new
+        known.said |= new
+        return [{"sessionUpdate": "tool_call_update", "toolCallId": known.acp_id, **new}]
 
     def _show_end(self, known: _KnownCall, end: Update) -> list[Update]:
         if known.shown_end == end:

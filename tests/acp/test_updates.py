@@ -195,6 +195,15 @@ def test_a_turn_with_live_tools_shows_each_step_once() -> None:
     updates.take(tool("start", "c2", "execute", title="List", kind="search"))
     [more] = updates.take(said("assistant", [call("c2", "execute", command="ls")], "m5"))
     assert more == {"sessionUpdate": "tool_call_update", "toolCallId": "c2", "rawInput": {"command": "ls"}}
+    # Or says only after the begin what it does.
+    updates.take(tool("start", "c3", "execute", title="Terminal", kind="execute"))
+    named = tool("update", "c3", "execute", status="in_progress", title="ls -l", kind="execute")
+    assert [*updates.take(named), *updates.take(named)] == [
+        {"sessionUpdate": "tool_call_update", "toolCallId": "c3", "title": "ls -l"}
+    ]
+    assert [
+        one["rawInput"] for one in updates.take(said("assistant", [call("c3", "execute", command="ls -l")], "m6"))
+    ] == [{"command": "ls -l"}]
 
 
 def test_long_texts_come_in_chunks_that_every_client_can_read() -> None:
