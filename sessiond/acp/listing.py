@@ -46,10 +46,15 @@ def _info(client: Client, row: Row) -> dict[str, Any]:
     return {
         "sessionId": row["sessionId"],
         "cwd": row.get("cwd") or _folder_of(row),
-        "title": row.get("title") or row.get("displayName") or row.get("label") or key,
+        "title": row.get("title") or row.get("displayName") or row.get("label") or _title_of_none(key),
         "updatedAt": iso_time(row["updatedAt"]),
         "_meta": {"sessionKey": key, **known},
     }
+
+
+def _title_of_none(key: str) -> str:
+    """The title of a session in which nothing was said. The key of one that an editor has made says nothing."""
+    return "New session" if key.startswith("agent:") and ":acp:" in key else key
 
 
 def _folder_of(row: Row) -> str:

@@ -75,8 +75,13 @@ class AcpServer:
         self._places = threading.Semaphore(MAX_AT_ONCE)
 
     def connect(self) -> None:
-        """Connect to the daemon. ClientError."""
-        _ = self._client.caller
+        """Connect to the daemon, and see that it has the agent of new sessions. ClientError."""
+        caller = self._client.caller
+        if self._agent is None or caller.get("sessionKey") or caller.get("agentId"):
+            return  # which agents they are that others may name is for the daemon to say
+        agents = self._client.call("agents_list", timeout_s=CALL_S)["agents"]
+        if not any(agent["id"] == self._agent for agent in agents):
+            raise ClientError(f"no agent '{self._agent}'; the agents there are: sessiond agents")
 
     def take(self, line: bytes) -> None:
         """Handle one line of the editor. What may take time goes on in other threads."""

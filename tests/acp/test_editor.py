@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.acp_editor import CallRefused, RawEditor, SdkEditor, describe_update
 from support.acp_schema import check_update
+from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 
 WORK = [
@@ -75,6 +76,7 @@ def test_a_session_is_made_worked_in_listed_and_loaded_by_another_editor(
 ) -> None:
     first, second = editors
     session = begin(first, project)
+    assert [row["title"] for row in listed(second, cwd=str(project))] == ["New session"]
     assert first.prompt(session, "work")["stopReason"] == "end_turn"
     updates = first.new_updates(session)
     assert {"sessionUpdate": "session_info_update", "title": "work"} in updates
@@ -250,7 +252,7 @@ def test_errors_say_what_is_wrong(acting: Daemon, editors: tuple[SdkEditor, SdkE
     first.prompt(session, "say it goes on")
     servers = {"cwd": str(project), "mcpServers": [{"name": "x", "command": "y", "args": [], "env": []}]}
     with RawEditor(acting, "--agent", "nobody") as lost:
-        assert refusal(lost, "session/new", cwd="/", mcpServers=[]).message.startswith("no agent 'nobody'")
+        assert lost.process.wait(PATIENCE_S) == 1
     with RawEditor(acting, "--agent", "echo") as echoing:
         made = echoing.call("session/new", **servers)
         assert made["_meta"]["sessionKey"].startswith("agent:echo:acp:")
@@ -259,6 +261,7 @@ def test_errors_say_what_is_wrong(acting: Daemon, editors: tuple[SdkEditor, SdkE
         assert describe_update(echoing.updates[0]) == "agent: hey"
     log = (acting.folder / "editor-stderr").read_text()
     assert log.count("MCP servers are not passed on") == 1
+    assert "no agent 'nobody'; the agents there are: sessiond agents" in log
 
 
 def test_a_run_that_starts_it_acts_as_its_session(
