@@ -97,6 +97,7 @@ class DaemonParts:
             self.bus,
             on_lost=self.supervisor.handle_missing_transcript,
             on_found=self._note_found,
+            on_questions=self.questions.note_found,
         )
         self.saver = IndexSaver(store, self.feed, clock)
         self.sources = Sources(

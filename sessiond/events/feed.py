@@ -40,7 +40,7 @@ class TranscriptFeed:
 
     `changed` is set whenever an entry changed; its waiter replaces it by a new event. `on_lost(session)` is called when
     another program removed a session, `on_found(session)` when one created it, brought it back, or put another
-    transcript under its name.
+    transcript under its name, and `on_questions(session)` when one with open questions changed.
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class TranscriptFeed:
         *,
         on_lost: Callable[[Session], None],
         on_found: Callable[[Session], None],
+        on_questions: Callable[[Session], None] = lambda _session: None,
     ) -> None:
         self._store, self._bus = store, bus
-        self._on_lost, self._on_found = on_lost, on_found
+        self._on_lost, self._on_found, self._on_questions = on_lost, on_found, on_questions
         self._publisher = Publisher(store, bus)
         self.publish = self._publisher.publish_change
         self._folders = Folders(store, self)
@@ -287,6 +288,8 @@ class TranscriptFeed:
             # The last records of a deleted session are still published. Those of one that was reset, the pumps replay.
             if self._store.catalog.is_current(session) or session.key not in self._store.catalog.by_key:
                 self._publisher.publish_records(session, got.steps)
+        if session.entry.open_questions:
+            self._on_questions(session)
 
     def _apply_foreign(self, session: Session, got: Advance) -> None:
         # Its key is not in its lines, and nothing in it is adopted or restored.

@@ -102,7 +102,7 @@ class QuestionDesk:
                 self._has_left.set()
 
     def note_found(self, session: Session) -> None:
-        """Another program created the transcript, or put it back: what is open in it and that nobody waits for is
+        """Another program may have written to the transcript: what is open in it and that nobody waits for is
         withdrawn soon.
         """
         if self._left_open(session):
@@ -124,6 +124,12 @@ class QuestionDesk:
         return [
             ref for ref in session.entry.open_questions if ref.id not in self._open and ref.id not in self._unwritten
         ]
+
+    def _note_copies(self, asked: OpenQuestion) -> None:
+        """A question is over: transcripts into which another program has copied it do not wait for it, either."""
+        for session, ref in list(self._find_refs(asked.question.id)):
+            if ref.closed is None and session is not asked.session:
+                self.note_found(session)
 
     async def ask(
         self, session: Session, draft: QuestionDraft, *, run_id: str | None = None, timeout_s: float | None = None
@@ -154,6 +160,7 @@ class QuestionDesk:
             raise
         finally:
             del self._open[asked.question.id]
+            self._note_copies(asked)
 
     async def answer(self, question_id: str, option_id: str, note: str | None, *, by: str, road: Road) -> Question:
         """Answer a question; on disk when this returns, and then whoever waits is told. The first one wins.

@@ -364,3 +364,29 @@ async def test_a_transcript_that_another_program_puts_into_the_store_waits_for_n
         await until(lambda: not session.entry.open_questions)
         [row] = (await owner.call("sessions_list"))["sessions"]
         assert row["state"] == "idle"
+
+
+async def test_a_question_that_another_program_appends_or_copies_keeps_no_row_waiting(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as there, there.connect() as owner, trio.open_nursery() as nursery:
+        for key in ("agent:main:asks", "agent:main:told"):
+            await owner.call("sessions.create", key=key)
+        catalog = there.services.store.catalog
+        asks, told = catalog.by_key["agent:main:asks"], catalog.by_key["agent:main:told"]
+        ends: list[QuestionAnswer] = []
+
+        async def ask() -> None:
+            ends.append(await there.services.questions.ask(asks, DRAFT))
+
+        nursery.start_soon(ask)
+        await until(lambda: bool(asks.entry.open_questions))
+        folder = there.services.store.path / "agents/main/sessions"
+        copied = (folder / f"{asks.session_id}.jsonl").read_text().splitlines()[-1]
+        forged = {"type": "custom", "customType": QUESTION, "id": "1" * 16, "data": QUESTION_DATA}
+        with (folder / f"{told.session_id}.jsonl").open("a") as file:
+            file.write(f"{json.dumps(forged)}\n{copied}\n")
+        # The forged one is withdrawn; what was copied is open elsewhere, until it is answered there.
+        await until(lambda: len(told.entry.questions) == 2 and len(told.entry.open_questions) == 1)
+        [ref] = told.entry.open_questions
+        await owner.call("questions.answer", id=ref.id, optionId="no")
+        await until(lambda: len(ends) == 1 and not told.entry.open_questions)
+        assert ends[0].option_id == "no"
