@@ -393,6 +393,16 @@ def test_send_does_not_wait_with_no_wait_or_for_a_command(fake: Any, sessiond: S
     assert "agent.wait" not in [method for method, _ in list(fake.calls.queue)]
 
 
+def test_a_message_to_a_session_in_a_terminal_says_when_it_is_read_and_where_it_waits(
+    fake: Any, sessiond: Sessiond
+) -> None:
+    sent = {"runId": "r1", "status": "accepted", "reason": "inbox", "cursor": "c"}
+    answer_with(fake, chat__send={**sent, "sessionKey": "claude:b7"})
+    done = sessiond("send", "claude:b7", "x")
+    assert (done.status, done.out) == (0, "")
+    assert "with the next prompt that is typed there" in done.err and "sessiond inbox claude:b7 --peek" in done.err
+
+
 def test_send_finds_a_label_and_an_agent(fake: Any, sessiond: Sessiond) -> None:
     answer_with(fake, chat__send={"runId": "r1", "status": "accepted"}, sessions__resolve={"key": "agent:a:x"})
     for words, key in (
