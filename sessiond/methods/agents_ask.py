@@ -15,6 +15,7 @@ from sessiond.model.question import (
     MAX_TIMEOUT_S,
     MAX_TITLE_CHARS,
     Outcome,
+    QuestionAnswer,
     QuestionDraft,
     QuestionOption,
     clean_line,
@@ -82,6 +83,11 @@ async def handle(ctx: Context, params: AgentsAskParams) -> AgentsAskResult:
     draft = QuestionDraft(title=params.title, detail=params.detail, options=tuple(params.options))
     asking = ctx.services.supervisor.questions
     answer = await asking.ask(_asking_run(ctx, params.run_id), draft, params.timeout_seconds)
+    return result_of(answer)
+
+
+def result_of(answer: QuestionAnswer) -> AgentsAskResult:
+    """What whoever asked is told of the end of its question."""
     return AgentsAskResult(
         question_id=answer.question_id,
         outcome=answer.outcome,

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from sessiond.errors import InvalidParams
-from sessiond.methods.agents_ask import AgentsAskResult
-from sessiond.methods.hooks_report import HooksReportParams, hooked_key
+from sessiond.methods.agents_ask import AgentsAskResult, result_of
+from sessiond.methods.hooks_report import HookParams, hooked_key
 from sessiond.methods.params import says
 from sessiond.methods.services import Context
 from sessiond.model.question import MAX_OPTIONS, MAX_TIMEOUT_S, QuestionOption, compose_draft
@@ -16,7 +16,7 @@ from sessiond.questions.terminal_decisions import ToolUse
 from sessiond.rpc.method import Method
 
 
-class HooksAskParams(HooksReportParams, frozen=True, kw_only=True):
+class HooksAskParams(HookParams, frozen=True, kw_only=True):
     title: Annotated[str, says("What is asked, on one line; cut where it is too long.")]
     detail: Annotated[str | None, says("More of it, on several lines; cut where it is too long.")] = None
     options: Annotated[
@@ -48,13 +48,7 @@ async def handle(ctx: Context, params: HooksAskParams) -> AgentsAskResult:
     if params.tool_name is not None and params.tool_input is not None:
         use = ToolUse(params.tool_name, params.tool_input)
     answer = await ctx.services.attending.ask(key, draft, params.timeout_seconds, use)
-    return AgentsAskResult(
-        question_id=answer.question_id,
-        outcome=answer.outcome,
-        option_id=answer.option_id,
-        note=answer.note,
-        answered_by=answer.by,
-    )
+    return result_of(answer)
 
 
 METHOD = Method(

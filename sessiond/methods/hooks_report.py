@@ -17,10 +17,15 @@ SessionId = Annotated[str, Meta(max_length=200)]
 TranscriptPath = Annotated[str, Meta(max_length=4096)]
 
 
-class HooksReportParams(Params, frozen=True, kw_only=True):
+class HookParams(Params, frozen=True, kw_only=True):
+    """Which hook of which session calls."""
+
     event: Annotated[Event, says("The program's name of the hook, such as `SessionStart`.")]
     session_id: Annotated[SessionId, says("The program's id of its session.")]
     transcript_path: Annotated[TranscriptPath, says("The absolute path of the file that it keeps of the session.")]
+
+
+class HooksReportParams(HookParams, frozen=True, kw_only=True):
     receipt: Annotated[
         str | None, says("What was handed over with this receipt has reached the program; nothing else is noted.")
     ] = None
@@ -32,7 +37,7 @@ class HooksReportResult(Result, frozen=True, kw_only=True):
     receipt: Annotated[str | None, says("To be passed to the next call once they have reached the program.")] = None
 
 
-def hooked_key(ctx: Context, params: HooksReportParams, method: str) -> str | None:
+def hooked_key(ctx: Context, params: HookParams, method: str) -> str | None:
     """The key of the session that a hook is about; None for one that is not followed, or shown as one of ours.
 
     Forbidden for callers with a token: a hook speaks for the owner's terminal.
