@@ -268,9 +268,17 @@ def test_a_long_title_is_shown_whole_below_its_line() -> None:
 
 
 def test_history_shows_what_was_asked_between_the_messages(asking: Any, sessiond: Sessiond) -> None:
-    messages = [{"role": "user", "content": f"at {at}", "timestamp": at} for at in (2000, 4000, 6000)]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": f"at {at}", "timestamp": at} for at in (2000, 4000, 6000)
+    ]
     positions = [{"id": str(seq), "seq": seq, "cursor": "c"} for seq in (1, 2, 3)]
-    page = {"sessionKey": MAIN, "sessionId": "s", "messages": messages, "positions": positions, "hasMore": False}
+    page: dict[str, Any] = {
+        "sessionKey": MAIN,
+        "sessionId": "s",
+        "messages": messages,
+        "positions": positions,
+        "hasMore": False,
+    }
     asking.present = [
         question(3, askedAt=3500, runId="other.1"),  # of a session that had the key before
         question(1, askedAt=1000, runId="s.1", status="answered", answer={**FIRST, "at": 3000}),
@@ -287,6 +295,13 @@ def test_history_shows_what_was_asked_between_the_messages(asking: Any, sessiond
     assert shown() == ["user at 2000", answered, "user at 4000", "user at 6000", later]
     assert shown("--before", "c") == ["user at 2000", answered, "user at 4000", "user at 6000"]
     assert "sessiond questions --session agent:main:main" in sessiond("history", "main").err
+    # A message with a call is written when it is whole, here after the answer to the question about the call.
+    messages[1]["content"] = [{"type": "toolCall", "id": "c", "name": "Bash", "arguments": {}}]
+    asking.present[1] |= {"toolCallId": "c"}
+    assert shown("--before", "c") == ["user at 2000", "user → Bash {}", answered, "user at 6000"]
+    page["hasMore"], messages[1]["content"] = False, "at 4000"
+    asking.present[1] |= {"toolCallId": "other"}
+    assert shown("--before", "c")[:2] == [asked, "user at 2000"]
     asking.answers.pop("questions.list")
     assert shown() == ["user at 2000", "user at 4000", "user at 6000"], "the caller may not list questions"
 

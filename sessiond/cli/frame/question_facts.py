@@ -48,9 +48,10 @@ def facts_of_page(client: Client, page: dict[str, Any], *, is_newest: bool) -> l
 
 
 def _facts_of(question: dict[str, Any]) -> list[QuestionFact]:
-    answer = question.get("answer")
-    facts = [QuestionFact(question["askedAt"], "question", title_of(question), is_open=question["status"] == "open")]
+    answer, call_id = question.get("answer"), question.get("toolCallId")
+    is_open = question["status"] == "open"
+    facts = [QuestionFact(question["askedAt"], "question", title_of(question), is_open=is_open, call_id=call_id)]
     if answer:
         said = answer_text(answer, question["options"])
-        facts.append(QuestionFact(answer.get("at", question["askedAt"]), "answer", said))
+        facts.append(QuestionFact(answer.get("at", question["askedAt"]), "answer", said, call_id=call_id))
     return facts

@@ -44,9 +44,14 @@ def page_lines(page: dict[str, Any], present_ms: int, on: Screen, facts: Sequenc
         # A message without a timestamp is shown with that of its record.
         moment = moment_of(message)
         moment = moment_in(place.get("timestamp")) if moment is None else moment
-        if moment is not None:
-            shown += [line for fact in take_facts(left, moment) for line in fact_lines(fact, present_ms, on)]
+        facts_now = [] if moment is None else take_facts(left, moment)
+        # A message is written when it is whole, which may be after the question about a call in it was asked.
+        call_ids = _call_ids(message)
+        before = [fact for fact in facts_now if fact.call_id not in call_ids]
+        shown += [line for fact in before for line in fact_lines(fact, present_ms, on)]
         shown += paragraph(message, moment, present_ms, on, beside=_file_names(files.get(place["seq"]) or ()))
+        about = [fact for fact in facts_now if fact.call_id in call_ids]
+        shown += [line for fact in about for line in fact_lines(fact, present_ms, on)]
     shown += [_marker_line(marker, present_ms, on) for marker in markers]
     for run_end in ends:
         shown += run_end_lines(run_end, present_ms, on)
@@ -55,6 +60,13 @@ def page_lines(page: dict[str, Any], present_ms: int, on: Screen, facts: Sequenc
 
 def fact_lines(fact: QuestionFact, present_ms: int, on: Screen) -> list[str]:
     return paragraph({"role": fact.who, "content": fact.text}, fact.moment_ms, present_ms, on)
+
+
+def _call_ids(message: dict[str, Any]) -> set[object]:
+    """The ids of the tool calls in a message."""
+    content = message.get("content")
+    blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    return {one["id"] for one in blocks if one.get("type") == "toolCall" and isinstance(one.get("id"), str)}
 
 
 def _marker_line(marker: dict[str, Any], present_ms: int, on: Screen) -> str:
