@@ -10,8 +10,9 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import h11
 import trio
@@ -57,22 +58,7 @@ class HttpPoster:
     async def _connect(self, url: HttpUrl) -> trio.SocketStream:
         look_up = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
         found = await self._resolve(look_up, url.host, url.port, abandon_on_cancel=True)
-        failure = OSError(errno.ETIMEDOUT, "")
-        for family, kind, protocol, _, address in found[:_MAX_ADDRESSES]:
-            sock = trio.socket.socket(family, kind, protocol)
-            try:
-                with trio.move_on_after(_CONNECT_S):
-                    await sock.connect(address)
-                    return trio.SocketStream(sock)
-            except OSError as error:
-                failure = error
-                sock.close()
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                sock.close()
-        raise failure
+        return await connect_first(found[:_MAX_ADDRESSES])
 
     async def _secure(self, stream: trio.SocketStream, url: HttpUrl) -> trio.abc.Stream:
         if url.scheme == "http":
@@ -90,6 +76,31 @@ class HttpPoster:
         if isinstance(cause, ssl.SSLError):
             return f"{url.host} does not speak TLS as it should"
         return f"{url.host} closed the connection before it answered"
+
+
+async def connect_first(addresses: Sequence[tuple[int, int, int, str, Any]]) -> trio.SocketStream:
+    """A connection to the first of the addresses (as `getaddrinfo` has them) that answers. OSError of the last one."""
+    failure = OSError(errno.ETIMEDOUT, "")
+    for family, kind, protocol, _, address in addresses:
+        try:
+            # This fails too: names may have IPv6 addresses where the kernel has no IPv6.
+            sock = trio.socket.socket(family, kind, protocol)
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            with trio.move_on_after(_CONNECT_S):
+                await sock.connect(address)
+                return trio.SocketStream(sock)
+        except OSError as error:
+            failure = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            sock.close()
+    raise failure
 
 
 def _reason_of(error: OSError) -> str:

@@ -107,7 +107,7 @@ class NotifyTargets:
             read = self._reading.setdefault(notification.rule, own_threads(1))
             try:
                 given = await read(read_headers, rule.headers_file, abandon_on_cancel=True)
-            except (BadHeaders, OSError) as error:
+            except BadHeaders as error:
                 raise NotDelivered(str(error)) from None
         own = {
             "User-Agent": f"sessiond/{sessiond.__version__}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from support.rows import check_each
 
 from sessiond.config.urls import HttpUrl
-from sessiond.delivery.http_post import HttpPoster, NotPosted
+from sessiond.delivery.http_post import HttpPoster, NotPosted, connect_first
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -150,6 +151,16 @@ async def test_the_status_of_the_final_answer_counts_and_nothing_behind_it(answe
 async def test_what_is_no_answer_is_none(answer: bytes, reason: str) -> None:
     async with server_of(answer) as server:
         assert await refusal(server.url()) == reason
+
+
+async def test_an_address_of_a_kind_that_the_kernel_does_not_have_is_passed_over() -> None:
+    async with server_of(OK) as server:
+        no_such_family = (255, socket.SOCK_STREAM, 0, "", ("::1", 1))
+        given = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", server.port))
+        stream = await connect_first([no_such_family, given])
+        await stream.aclose()
+        with pytest.raises(OSError, match="not supported"):
+            await connect_first([no_such_family])
 
 
 async def test_a_port_where_nobody_listens_is_said() -> None:
