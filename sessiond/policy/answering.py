@@ -44,7 +44,9 @@ def check_answer(caller: Caller, target_key: str, rules: VisibilityRules, spawne
 
 
 def name_of(caller: Caller, rules: VisibilityRules) -> str:
-    """By whom an answer of this caller is, as its record says: `owner`, or the key of a session."""
+    """By whom an answer of this caller is, as its record says: `owner`, the key of a session, or `token <id>` for a
+    token that belongs to none.
+    """
     if visibility.sight(caller, rules).unlimited:
         return OWNER_NAME
     return visibility.acts_as(caller.session_key, caller.agent_id, rules) or f"token {caller.token_id}"

@@ -26,8 +26,8 @@ class Crowding:
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
 
-    def note(self, asker: str, now_s: float, *, open_in_session: int, open_of_asker: int) -> None:
-        """Count one more question. Conflict where too many are open, Overloaded where they come too fast."""
+    def admit(self, asker: str, now_s: float, *, open_in_session: int, open_of_asker: int) -> None:
+        """Let one more question in. Conflict where too many are open, Overloaded where they come too fast."""
         if open_in_session >= MAX_OPEN_QUESTIONS:
             raise _too_many("this session", MAX_OPEN_QUESTIONS)
         if open_of_asker >= MAX_OPEN_OF_ASKER:

@@ -142,7 +142,7 @@ class QuestionDesk:
         if self._stopping:
             raise Stopping("sessiond is stopping, and nobody can answer any more; ask again when it is back")
         asked = OpenQuestion(session, self._compose(draft, run_id, timeout_s))
-        self._check_crowding(asked)
+        self._admit(asked)
         # Before it is on disk, so that it can be answered as soon as anybody reads of it.
         self._open[asked.question.id] = asked
         try:
@@ -165,7 +165,8 @@ class QuestionDesk:
     async def answer(self, question_id: str, option_id: str, note: str | None, *, by: str, road: Road) -> Question:
         """Answer a question; on disk when this returns, and then whoever waits is told. The first one wins.
 
-        Conflict, with `data.answer`, where it has ended already; InvalidParams for an option that it does not have.
+        Conflict, with `data.answer`, where it has ended already; InvalidParams for an option that it does not have;
+        StorageError where it cannot be stored, and then the question stays open.
         """
         asked = self._open.get(question_id)
         if asked is None:
@@ -245,9 +246,9 @@ class QuestionDesk:
             if stored and stored[0].answer is not None:
                 raise already_closed(stored[0].answer)
 
-    def _check_crowding(self, asked: OpenQuestion) -> None:
+    def _admit(self, asked: OpenQuestion) -> None:
         others = self.open_questions()
-        self._crowding.note(
+        self._crowding.admit(
             asked.asker,
             self._clock.monotonic(),
             open_in_session=sum(one.session is asked.session for one in others),
