@@ -56,6 +56,7 @@ export class TranscriptFeed extends EventTarget {
 
 	/** @param {string} cursor */
 	follow(cursor) {
+		this.unfollow();
 		this.unfollow = followSession(this.client, this.key, cursor, {
 			onMessage: (event) => this.take(event),
 			onDelta: ({ text, omitted }) => {

@@ -60,7 +60,9 @@ export class TranscriptView extends HTMLElement {
 		feed.addEventListener("change", () => this.render());
 		feed.addEventListener("live", () => this.renderLive());
 		feed.addEventListener("problem", () => this.showProblem(feed.problem));
-		return feed.open(cursor).then(() => cursor !== undefined && requestAnimationFrame(() => this.flashLast()));
+		return feed
+			.open(cursor)
+			.then(() => cursor !== undefined && requestAnimationFrame(() => this.feed === feed && this.flashLast()));
 	}
 
 	close() {
@@ -182,7 +184,7 @@ export class TranscriptView extends HTMLElement {
 
 	/** @param {1 | -1} direction */
 	async jump(direction) {
-		const { scroller, pieces } = this;
+		const { scroller, pieces, feed } = this;
 		const prompts = /** @type {HTMLElement[]} */ ([
 			...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
 		]);
@@ -195,8 +197,11 @@ export class TranscriptView extends HTMLElement {
 			next.scrollIntoView({ block: "start" });
 			next.focus({ preventScroll: true });
 		} else if (direction > 0) await this.toEnd();
-		else if (this.feed?.shown.olderCursor) {
-			await this.feed.loadOlder();
+		else if (feed?.shown.olderCursor) {
+			const { olderCursor } = feed.shown;
+			await feed.loadOlder().catch((problem) => feed.fail(problem));
+			// It is being read already, or failed.
+			if (feed !== this.feed || feed.shown.olderCursor === olderCursor) return;
 			this.render();
 			await this.jump(direction);
 		} else scroller.scrollTop = 0;

@@ -120,6 +120,21 @@ test("who reads above keeps a bounded window, however much comes, and is told ho
 	feed.stop();
 });
 
+test("one that is opened twice at once is followed once", async () => {
+	let streams = 0;
+	const follow = () => {
+		streams += 1;
+		return () => {
+			streams -= 1;
+		};
+	};
+	const feed = new TranscriptFeed(/** @type {any} */ ({ call: async () => pageBefore(3, 2), follow }), "k");
+	await Promise.all([feed.open(), feed.open()]);
+	assert.equal(streams, 1);
+	feed.stop();
+	assert.equal(streams, 0);
+});
+
 test("a flood of live text keeps its end", async () => {
 	/** @type {(name: string, data: any) => void} */
 	let arrive = () => {};
