@@ -75,8 +75,7 @@ export class MessageComposer extends HTMLElement {
 
 	fit() {
 		const { text } = this;
-		if (text)
-			text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
+		text.rows = Math.min(12, Math.max(1, text.value.split("\n").length + Math.floor(text.value.length / 100)));
 	}
 
 	/** @param {KeyboardEvent} event */
@@ -89,18 +88,22 @@ export class MessageComposer extends HTMLElement {
 	/** @param {"chat.send" | "sessions.steer"} method */
 	async send(method) {
 		const { page, key, text, files, sendButton } = this;
-		if (text.value.trim() === "" || sendButton.disabled) return;
+		const message = text.value;
+		if (message.trim() === "" || sendButton.disabled) return;
 		const steer = method === "sessions.steer";
 		const params = steer
-			? { key, message: text.value }
-			: { sessionKey: key, message: text.value, ...(files.files.length > 0 && { attachments: files.attachments }) };
+			? { key, message }
+			: { sessionKey: key, message, ...(files.files.length > 0 && { attachments: files.attachments }) };
 		sendButton.disabled = true;
 		await attempt(this.problem, "The message was not sent.", async () => {
 			const answer = await page.client.call(method, params);
-			text.value = "";
-			files.clear();
+			if (page.marks.draftOf(key) === message) page.marks.keepDraft(key, "");
+			// What was written or opened meanwhile stays.
+			if (this.key !== key) return;
+			if (text.value === message) text.value = "";
+			if (!steer) files.clear();
 			this.typed();
-			if (answer.sessionKey && answer.sessionKey !== key && this.key === key) page.open(answer.sessionKey);
+			if (answer.sessionKey && answer.sessionKey !== key) page.open(answer.sessionKey);
 		});
 		sendButton.disabled = false;
 	}
