@@ -70,6 +70,7 @@ export class SearchBox extends HTMLElement {
 	typed() {
 		clearTimeout(this.timer);
 		this.looking?.abort();
+		this.at = 0;
 		const text = this.input.value.trim();
 		const names = this.here.checked ? [] : this.namesLike(text);
 		this.show(names, text === "" ? "Titles, folders, and all that was said." : "Looking …");
