@@ -60,7 +60,6 @@ export function resultOf(message) {
 		name: textOr(message.toolName),
 		text: output || textOf(message),
 		isError: message.isError === true || (typeof message.exitCode === "number" && message.exitCode !== 0),
-		details: message.details,
 	};
 }
 

@@ -28,7 +28,7 @@ export class NowView extends HTMLElement {
 			new NowSection(page, "Said last", (row) => !isLive(row) && !["waiting", "error"].includes(stateOf(row))),
 		];
 		this.questions = new OpenQuestions();
-		this.calm = h("p.calm");
+		this.calm = h("p.calm", {}, "Nobody waits for you, and nothing runs.");
 		this.empty = emptyHint();
 		const keys = h(
 			"p.hint.keys",
@@ -54,7 +54,7 @@ export class NowView extends HTMLElement {
 	}
 
 	render() {
-		const { page, sections = [], calm } = this;
+		const { page, sections, calm } = this;
 		if (this.hidden) return;
 		this.questions.show(page);
 		const items = [...page.list.rows.byKey]
@@ -62,10 +62,8 @@ export class NowView extends HTMLElement {
 			.sort((one, other) => other.row.updatedAt - one.row.updatedAt);
 		for (const section of sections) section.render(items);
 		const [waiting, running] = sections;
-		const isCalm = page.list.questions.size === 0 && waiting?.hidden !== false && running?.hidden !== false;
 		this.empty.hidden = page.list.state === "loading" || items.length > 0;
-		calm.textContent = items.length === 0 ? "" : isCalm ? "Nobody waits for you, and nothing runs." : "";
-		calm.hidden = calm.textContent === "";
+		calm.hidden = items.length === 0 || page.list.questions.size > 0 || !waiting.hidden || !running.hidden;
 	}
 }
 

@@ -15,7 +15,7 @@ const KINDS = {
 	reject_always: "refuses it always",
 };
 
-export class QuestionCard extends HTMLElement {
+class QuestionCard extends HTMLElement {
 	isAnswering = false;
 
 	/** @param {PageContext} page @param {Question} question @param {OpenQuestions} among */

@@ -86,12 +86,9 @@ export class SessionList extends EventTarget {
 
 	/** @param {string} key */
 	async fetchRow(key) {
-		const found = await this.client.call("sessions.list", { search: key, limit: 20, includeArchived: true });
-		for (const row of found.sessions) if (!row.archived) this.rows.put(row);
+		const found = await this.client.call("sessions.list", { search: key, limit: 20 });
+		for (const row of found.sessions) this.rows.put(row);
 		this.tell();
-		return (
-			this.rows.get(key) ?? found.sessions.find((/** @type {Row} */ row) => row.key === key || row.sessionId === key)
-		);
 	}
 
 	/** @param {SessionChange} change */

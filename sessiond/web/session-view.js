@@ -59,7 +59,7 @@ export class SessionView extends HTMLElement {
 
 	renderHead() {
 		const { key, heading, state, questions, composer, transcript, page } = this;
-		const row = this.row();
+		const row = page.list.rows.get(key);
 		const name = row ? safeLine(nameOf(row)) : key;
 		if (heading.textContent !== name) fill(heading, h("bdi", {}, name));
 		const word = row ? `${stateOf(row)} ${row.readOnly ?? ""}` : "";
@@ -77,12 +77,8 @@ export class SessionView extends HTMLElement {
 		if (row && !document.hidden) page.marks.markRead(key, row.updatedAt);
 		const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`);
 		const around = [key, row ? stateOf(row) : "", ...children].join("\n");
-		if (around !== this.around) transcript?.render();
+		if (around !== this.around) transcript.render();
 		this.around = around;
-	}
-
-	row() {
-		return this.page.list.rows.get(this.key);
 	}
 }
 

@@ -2,7 +2,7 @@
 
 import { timeOf } from "./message-parts.js";
 
-export const MOST_ENTRIES = 400;
+const MOST_ENTRIES = 400;
 
 export class TranscriptWindow {
 	constructor(most = MOST_ENTRIES) {
@@ -90,7 +90,7 @@ export class TranscriptWindow {
 }
 
 /** @param {HistoryPage} page */
-export function entriesOf(page) {
+function entriesOf(page) {
 	return page.messages.map((message, at) => {
 		const { id, seq = 0, cursor = "", timestamp } = page.positions[at] ?? {};
 		return entryOf({ message, messageId: id ?? null, seq, cursor, ...(timestamp !== undefined && { timestamp }) });

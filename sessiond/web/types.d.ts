@@ -316,7 +316,6 @@ interface ToolResult {
 	name: string;
 	text: string;
 	isError: boolean;
-	details: unknown;
 }
 
 /** Who speaks, and as one word for people. `from`: the session that caused it. */
