@@ -123,7 +123,9 @@ class RuleNotifier:
         try:
             await self._outbox.put(delivery)
         except StorageError as error:
-            log.warning("a notification cannot be written", id=delivery.delivery_id, reason=error.message)
+            # Whoever could make room may be the one who has to be told.
+            log.warning("a notification cannot be written yet", id=delivery.delivery_id, reason=error.message)
+            await self._send((), [delivery])
             return
         finally:
             self._under_way[delivery.to] -= 1

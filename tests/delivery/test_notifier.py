@@ -324,6 +324,24 @@ async def test_the_end_of_a_run_does_not_wait_for_an_outbox_that_the_disk_refuse
         assert harness.target.ids == [f"{run.run_id}.error"]
 
 
+async def test_a_question_is_told_once_the_outbox_takes_it(tmp_path: Path, autojump_clock: Any) -> None:
+    refused = {"write"}
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        if function.__name__ in refused and "Outbox" in function.__qualname__:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await inline(function, *args)
+
+    async with open_notifier(tmp_path / "store", run_sync=run_sync) as harness:
+        harness.runs.nursery.start_soon(harness.runs.desk.ask, await harness.runs.session(), DRAFT)
+        await harness.settle()
+        [asked] = harness.runs.desk.open_questions()
+        assert harness.target.told == []
+        refused.clear()
+        await trio.sleep(10)
+        assert harness.target.ids == [asked.question.id]
+
+
 async def test_an_end_that_the_disk_turns_into_another_is_told_as_the_other(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
