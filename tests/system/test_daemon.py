@@ -225,6 +225,12 @@ def _message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+@pytest.fixture
+def running(daemon: Daemon) -> Daemon:
+    """The daemon, started once for all rows of a table."""
+    return daemon.start()
+
+
 @check_each(
     ("line", "code"),
     [
@@ -238,9 +244,8 @@ def _message(text: str) -> dict[str, Any]:
         (b'{"jsonrpc":"2.0","id":1,"method":"sessions_history","params":{"sessionKey":"agent:main:none"}}\n', -32002),
     ],
 )
-def test_bad_input_gets_a_clear_error_and_the_connection_goes_on(daemon: Daemon, line: bytes, code: int) -> None:
-    daemon.start()
-    with daemon.connect() as wire:
+def test_bad_input_gets_a_clear_error_and_the_connection_goes_on(running: Daemon, line: bytes, code: int) -> None:
+    with running.connect() as wire:
         wire.send(line)
         assert wire.receive()["error"]["code"] == code
         assert wire.call("ping") == {}
