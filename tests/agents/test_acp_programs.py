@@ -193,7 +193,7 @@ def test_a_program_asks_and_goes_on_when_it_is_answered_from_elsewhere(desk: Acp
     question = desk.next_question()
     assert (question["sessionKey"], question["runId"]) == ("agent:main:main", run_id)
     assert question["kind"] == "execute" and question["toolCallId"]
-    assert "touch made-by-the-agent" in f"{question['title']} {question['detail']}"
+    assert "touch made-by-the-agent" in f"{question['title']} {question.get('detail', '')}"
     daemon.wait_for(lambda: daemon.rows()[0]["state"] == "waiting", "the row does not say that it waits")
     assert daemon.rows()[0]["waiting"]["questions"] == 1
     assert not (desk.workspace / "made-by-the-agent").exists()
