@@ -24,7 +24,7 @@ ANSWER = {
     "totals": row(30_000, 1.5),
     "byDay": [row(10_000, day="2026-01-01"), row(20_000, 1.5, day="2026-01-02")],
     "byModel": [row(30_000, 1.5, model="=big\x1b[2J")],
-    "byProject": [row(20_000, cwd="/work/a"), row(10_000, cwd="")],
+    "byProject": [row(20_000, cwd="/home/me/a"), row(10_000, cwd="")],
     "byAgent": [row(30_000, agentId="")],
     "bySource": [row(30_000, source="claude")],
     "bySession": [row(30_000, key="claude:x", sessionId="x", archived=False)],
@@ -72,7 +72,7 @@ def test_every_grouping_names_its_rows_and_csv_has_no_formula(
     assert names == {
         "day": ["2026-01-01", "2026-01-02"],
         "model": ["'=big\x1b[2J"],
-        "project": ["/work/a", "(no folder known)"],
+        "project": ["/home/me/a", "(no folder known)"],
         "agent": ["(other programs)"],
         "source": ["claude"],
         "session": ["claude:x"],
