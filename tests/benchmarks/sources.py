@@ -148,9 +148,9 @@ class Measuring:
         self.folder, self.corpus, self.other = folder, corpus, other
         self.daemon = InstalledDaemon(folder)
         self.daemon.environ["HOME"] = str(corpus.home)
+        self.daemon.run.mkdir(mode=0o700, parents=True)
         # The search index is measured by search.py, also what it costs those who write.
         self.daemon.config.write_text("[search]\nindex = false\n")
-        self.daemon.run.mkdir(mode=0o700, parents=True)
 
     @property
     def pid(self) -> int:
