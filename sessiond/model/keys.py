@@ -165,4 +165,4 @@ def display_key(key: str, rules: KeyRules, caller_agent: str | None) -> str:
 
 def is_listed(key: str) -> bool:
     """Whether sessions of this key are listed: `unknown` and `global` never are."""
-    return is_foreign(key) or rest_of(key) not in ("global", "unknown")
+    return not key.endswith(("global", "unknown")) or is_foreign(key) or rest_of(key) not in ("global", "unknown")

@@ -129,10 +129,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 
 
 class CachedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row and its inputs: while they are the same, the row is valid."""
+    """A row and its inputs: while they are the same, the row is valid. Folder and place stand for the path."""
 
     entry: Entry
-    path: str
+    folder: object
+    place: str
     rules: KeyRules
     caller_agent: str | None
     archived: bool

@@ -56,14 +56,23 @@ def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> Lis
     """The newest `limit` sessions that pass the filter and that the caller may see."""
     page: list[Session] = []
     partial = count_missed(store, sight, wanted)
+    narrows, sees_all = _narrows(wanted), sight.unlimited
     for session in _candidates(store, sight, wanted):
-        if not _passes(store, session, wanted) or not reaches(store.catalog, sight, session.key):
+        if not (_passes(store, session, wanted) if narrows else is_listed(session.key)):
+            continue
+        if not sees_all and not reaches(store.catalog, sight, session.key):
             continue
         if len(page) == limit:
             last = page[-1]
             return ListPage(page, _place(last), partial)
         page.append(session)
     return ListPage(page, None, partial)
+
+
+def _narrows(wanted: Filter) -> bool:
+    """Whether some session that is listed does not pass, apart from its time and place."""
+    by_key = (wanted.kinds, wanted.agent_id, wanted.sources, wanted.spawned_by)
+    return any(one is not None for one in (*by_key, wanted.label, wanted.cwd, wanted.search))
 
 
 def count_missed(store: SessionStore, sight: Sight, wanted: Filter) -> int:
@@ -122,6 +131,9 @@ def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[S
 
 
 def _from_place(sessions: Iterator[Session], wanted: Filter) -> Iterator[Session]:
+    if wanted.after is None and wanted.since_ms is None:
+        yield from sessions
+        return
     for session in sessions:
         if wanted.after is None or _place(session) > wanted.after:
             # The sessions are in order of time: after the first that is too old all are.
@@ -178,25 +190,28 @@ def _is_in_title(search: str, entry: Entry, titles: Callable[[Entry], str | None
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
     """The row of a session as shown to a caller of agent `caller_agent`; only the children that it may see."""
-    current = session.row
-    path, archived = session.path, session.archived
+    current, entry, folder = session.row, session.entry, session.folder
+    archived = session.superseded or folder.archived
     if (
         current is None
-        or current.entry is not session.entry
+        or current.entry is not entry
+        or current.folder is not folder
         or current.rules is not store.rules
-        or (current.path, current.caller_agent, current.archived) != (path, caller_agent, archived)
+        or current.archived is not archived
+        or current.caller_agent != caller_agent
+        or current.place != session.place
     ):
         made = row_of(
             session.key,
-            session.entry,
-            path=os.path.join(store.path, path),
+            entry,
+            path=os.path.join(store.path, session.path),
             rules=store.rules,
             caller_agent=caller_agent,
             children=[],
             archived=archived,
         )
-        current = session.row = CachedRow(session.entry, path, store.rules, caller_agent, archived, made)
-    made = show_attended(store, session, current.row) if session.folder.source is not None else current.row
+        current = session.row = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, made)
+    made = show_attended(store, session, current.row) if folder.source is not None else current.row
     children = _children_of(store, session, sight)
     return msgspec.structs.replace(made, child_sessions=children) if children else made
 

@@ -314,8 +314,10 @@ class Catalog:
 
     def newest_children(self, keys: Iterable[str], most: int, is_wanted: Callable[[str], bool]) -> list[str]:
         """The newest of the sessions that `keys` spawned and that are wanted, the oldest of these first."""
-        wanted = filter(is_wanted, chain.from_iterable(self._children.get(key, ()) for key in keys))
-        return nlargest(most, wanted, key=self._age)[::-1]
+        found = [self._children[key] for key in keys if key in self._children]
+        if not found:
+            return []  # as of most sessions: a list asks for the children of each
+        return nlargest(most, filter(is_wanted, chain.from_iterable(found)), key=self._age)[::-1]
 
     def _age(self, key: str) -> tuple[int, str]:
         return self.by_key[key].entry.created_at, key

@@ -154,12 +154,9 @@ def test_a_row_shows_the_main_session_of_the_callers_agent_as_main():
 
 
 def test_global_and_unknown_are_never_listed():
-    assert [keys.is_listed(f"agent:main:{rest}") for rest in ("global", "unknown", "main", "unknown:x")] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    shown = ("main", "unknown:x", "x:unknown", "the-global")
+    assert [keys.is_listed(f"agent:main:{rest}") for rest in ("global", "unknown", *shown)] == [False] * 2 + [True] * 4
+    assert keys.is_listed("claude:global")
 
 
 @given(
