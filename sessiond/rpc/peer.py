@@ -14,9 +14,9 @@ import trio
 from sessiond.errors import SessiondError, Stopping, no_memory
 from sessiond.model.caller import Caller
 from sessiond.model.question import Road
-from sessiond.rpc.answer_pieces import Answer, frame_pieces, json_length
+from sessiond.rpc.answer_pieces import Answer, AnswerText, frame_pieces, json_length
 from sessiond.rpc.budget import Budgets, Share
-from sessiond.rpc.codecs import CodecName, from_json, to_json
+from sessiond.rpc.codecs import JSON, CodecName, from_json, to_json
 from sessiond.rpc.in_flight import InFlight, OrderedTurn
 from sessiond.rpc.limits import LONG_BYTES, Limits
 from sessiond.rpc.link import Link
@@ -158,7 +158,9 @@ class Peer:
     def reply(self, answer: Answer) -> None:
         """Send an answer, given as JSON text. The pieces of a long one are made one by one as they are sent."""
         codec = self._link.codec
-        if isinstance(answer, bytes) and len(answer) < codec.slow_answer_bytes:
+        if isinstance(answer, AnswerText) and codec is JSON and answer.size < codec.slow_answer_bytes:
+            self._out.send(b"".join((*answer.json(), b"\n")))
+        elif isinstance(answer, bytes) and len(answer) < codec.slow_answer_bytes:
             self._out.send(codec.from_json(answer))
         else:
             turn = trio.lowlevel.checkpoint if self._caller.kind == "owner" else self._dispatcher.pace.turn

@@ -78,4 +78,4 @@ async def test_other_tasks_run_between_the_pieces() -> None:
         turns += 1
 
     await pieces.encode_in_pieces(7, Page([msgspec.Raw(b'"%b"' % (b"x" * 15_000))] * 100, "k"), count_turn)
-    assert turns >= 100
+    assert turns >= 20

@@ -6,13 +6,19 @@ import trio.testing
 from support.patience import PATIENCE_S
 from support.sampling import amount
 
+from sessiond.rpc.answer_pieces import encode_in_pieces, json_length
 from sessiond.rpc.limits import Limits
+from sessiond.rpc.messages import encode_result
 from sessiond.rpc.outgoing_requests import RemoteError
 from sessiond.rpc.sending import PeerGone
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
 WAIT = b'{"jsonrpc":"2.0","id":2,"method":"wait"}\n'
+
+
+class RawPage(msgspec.Struct):
+    messages: list[msgspec.Raw]
 
 
 async def get_peer(client):
@@ -30,6 +36,23 @@ async def test_many_requests_in_one_write_are_answered_in_order(connect):
     async with connect() as client:
         await client.send(*[{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in range(500)])
         assert [answer["id"] for answer in await client.lines(500)] == list(range(500))
+
+
+async def test_a_page_is_sent_at_once_and_a_longer_answer_in_pieces(connect):
+    async with connect() as client:
+        peer = await get_peer(client)
+        page = encode_result(1, ["x" * 60_000] * 2)
+        result = RawPage([msgspec.Raw(b'"%b"' % (b"y" * 200))] * 500)
+        in_pieces = await encode_in_pieces(2, result, trio.lowlevel.checkpoint)
+        for answer, size in ((page, len(page)), (in_pieces, json_length(in_pieces))):
+            peer.reply(answer)
+            assert (peer.queued_bytes, size > 100_000) == (0, True)
+            await client.lines(1)
+        long = encode_result(3, "z" * 300_000)
+        peer.reply(long)
+        assert peer.queued_bytes == len(long)
+        [answer] = await client.lines(1)
+        assert answer == {"jsonrpc": "2.0", "id": 3, "result": "z" * 300_000}
 
 
 async def test_a_half_closed_client_gets_its_answers(connect):
