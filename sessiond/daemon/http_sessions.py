@@ -7,7 +7,7 @@ Knows no sockets. Source: protocol.md, "HTTP".
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,13 @@ import trio
 from sessiond.daemon import metrics
 from sessiond.errors import Forbidden, InvalidParams, quote
 from sessiond.events import replay
-from sessiond.events.subscription import FollowPlace, Subscription
+from sessiond.events.subscription import FollowPlace, LiveSoFar, Subscription
 from sessiond.methods import sessions_history, sessions_kill
 from sessiond.methods.following import EventFilter
 from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
 from sessiond.model.caller import Caller
-from sessiond.model.event import Event, MessageEvent, QuestionAsked, QuestionClosed, ResyncEvent
+from sessiond.model.event import Event, LiveEvent, MessageEvent, QuestionAsked, QuestionClosed, ResyncEvent
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
@@ -49,7 +49,7 @@ def add_session_routes(router: Router, services: Services) -> None:
     router.add("GET", "/metrics", partial(_metrics, services))
 
 
-_HISTORY_QUERY = ("limit", "includeTools", "includeSystem", "raw", "cursor", "follow")
+_HISTORY_QUERY = ("limit", "includeTools", "includeSystem", "raw", "cursor", "follow", "soFar")
 _HISTORY_PARAMS = ParamsDecoder(SessionsHistoryParams)
 
 
@@ -87,6 +87,7 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
     streams = "text/event-stream" in request.headers.get("accept", "")
     # Parsed even if the header already asks for a stream, so that a malformed value is always refused.
     follows = read_flag(query, "follow", absent=False)
+    so_far = partial(_text_so_far, services) if read_flag(query, "soFar", absent=False) else None
     if not streams and not follows:
         return json_response(await sessions_history.handle(context_of(services, request), params))
     if params.raw:
@@ -99,12 +100,12 @@ async def _history(services: Services, request: HttpRequest) -> Answer:
     cursor = request.headers.get("last-event-id")
     if cursor:
         return EventStreamAnswer(
-            partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools)
+            partial(_follow, services, session.key, _resume(services, session, cursor), tools=tools, so_far=so_far)
         )
     page = await sessions_history.handle(context_of(services, request), params)
     start = replay.place_of(services.store, session, page.cursor, "cursor")
     return EventStreamAnswer(
-        partial(_follow, services, session.key, start, page=page, tools=tools, unsent=request.unsent)
+        partial(_follow, services, session.key, start, page=page, tools=tools, so_far=so_far, unsent=request.unsent)
     )
 
 
@@ -158,7 +159,7 @@ class SseSink:
     """The sink of a subscription that writes to an SSE stream. Holds one event; the subscription queues the rest."""
 
     def __init__(self, services: Services, stream: EventStream, *, tools: bool) -> None:
-        self._services, self._stream, self._tools = services, stream, tools
+        self.services, self.stream, self._tools = services, stream, tools
         self._held: Event | None = None
         self._filled, self._emptied = trio.Event(), trio.Event()
         self._emptied.set()
@@ -187,19 +188,23 @@ class SseSink:
             self._held = None
             self._emptied.set()
 
+    async def complete_params(self, _event: Event, params: dict[str, Any]) -> dict[str, Any]:
+        """What is sent of an event, whose params these are."""
+        return params
+
     async def _send(self, event: Event) -> None:
-        agent = self._stream.caller.agent_id
-        masks = self._services.patterns() if self._services.masks(self._stream.caller) else None
-        _, params = await self._services.describe_event(event, agent, masks, self._stream.caller)
-        data = msgspec.json.encode(params)
+        agent = self.stream.caller.agent_id
+        masks = self.services.patterns() if self.services.masks(self.stream.caller) else None
+        _, params = await self.services.describe_event(event, agent, masks, self.stream.caller)
+        data = msgspec.json.encode(await self.complete_params(event, params))
         match event:
             case MessageEvent(cursor=cursor):
-                await self._stream.event(data, name="message", cursor=cursor)
+                await self.stream.event(data, name="message", cursor=cursor)
             case ResyncEvent(cursor=cursor):
-                await self._stream.event(data, name="resync", cursor=cursor)
+                await self.stream.event(data, name="resync", cursor=cursor)
             case _:
                 # Live events are not in the file, so they have no cursor to resume from.
-                await self._stream.event(data, name=_live_name(event))
+                await self.stream.event(data, name=_live_name(event))
 
 
 def _live_name(event: Event) -> str:
@@ -212,6 +217,15 @@ def _live_name(event: Event) -> str:
     return names.get(getattr(event, "method", ""), "changed")
 
 
+def _text_so_far(services: Services, key: str) -> Iterator[LiveEvent]:
+    """What the session's run has written since its last message."""
+    run = services.supervisor.current(key)
+    text = run.text_so_far.end() if run is not None and not run.ended else ""
+    if run is not None and text:
+        fields = {"runId": run.run_id, "text": text, "soFar": True}
+        yield LiveEvent(key, "session.delta", fields, size=len(text))
+
+
 async def _follow(
     services: Services,
     key: str,
@@ -220,11 +234,12 @@ async def _follow(
     *,
     page: SessionsHistoryResult | None = None,
     tools: bool,
+    so_far: LiveSoFar | None = None,
     unsent: Sequence[Share] = (),
 ) -> None:
     """Send the history page, then each new message. Follows the key, so that it continues after a reset."""
     sink = SseSink(services, stream, tools=tools)
-    following = Subscription(sink, limit=services.config.limits.max_queued_events)
+    following = Subscription(sink, limit=services.config.limits.max_queued_events, live_so_far=so_far)
     if page is not None:
         await stream.event(msgspec.json.encode(page), name="history", cursor=page.cursor)
     for share in unsent:

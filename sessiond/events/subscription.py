@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -49,6 +49,9 @@ class EventSink(Protocol):
         """Wait until there is room for one more event."""
 
 
+LiveSoFar = Callable[[str], Iterable[LiveEvent]]
+
+
 class FollowPlace(msgspec.Struct, frozen=True, gc=False):
     """How far a subscriber got in one session. With a `reason` a `session.resync` is sent before the replay goes on."""
 
@@ -74,10 +77,14 @@ class Lag:
 
 
 class Subscription:
-    """What one connection follows: the sessions of `keys`, or with `everything` all, each with its permission check."""
+    """What one connection follows: the sessions of `keys`, or with `everything` all, each with its permission check.
 
-    def __init__(self, sink: EventSink, *, limit: int) -> None:
+    `live_so_far` gives what a subscriber that has read a session to its end has missed of what is in no file.
+    """
+
+    def __init__(self, sink: EventSink, *, limit: int, live_so_far: LiveSoFar | None = None) -> None:
         self.sink = sink
+        self._live_so_far = live_so_far
         self.keys: dict[str, Sees] = {}
         self.everything: Sees | None = None
         self.queue: deque[Event] = deque()
@@ -223,6 +230,8 @@ class Subscription:
             change = msgspec.structs.replace(change, end_offset=place.offset, seq=place.seq)
         if change is not None:
             self.offer(change)
+        for event in self._live_so_far(key) if self._live_so_far is not None else ():
+            self.offer(event)
 
     def forget(self, key: str) -> None:
         """Drop the lag and the place of the key, unless it is still followed."""

@@ -197,7 +197,7 @@ class RunExecutor:
             except SessiondError as error:
                 # The reply cannot be stored: it is too long, or could not be read back. The printed
                 # output is dropped too, because it may be what the disk refuses.
-                run.printed = ""
+                run.text_so_far.clear()
                 end = ending.failed_end(f"the reply cannot be stored: {error.message}")
 
     def _end_parts(self, run: Run, end: ending.RunEnd, more: Callable[[Run], Sequence[Part]]) -> Sequence[Part]:

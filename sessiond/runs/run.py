@@ -19,6 +19,7 @@ from sessiond.model.message import text_of
 from sessiond.model.record import RUN
 from sessiond.runs.follow_up import NOTHING_FOLLOWS, FollowUp
 from sessiond.runs.run_slots import Slot
+from sessiond.runs.text_so_far import TextSoFar
 from sessiond.runtimes.runtime import RunStep
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message, Part
@@ -79,8 +80,8 @@ class Run:
         self.model: str | None = None
         # Why the agent stopped, in its own words; None where it does not say.
         self.stop_reason: str | None = None
-        # The end of what the agent printed since its last message; recorded if the run ends without a reply.
-        self.printed = ""
+        # Its end is recorded if the run ends without a reply.
+        self.text_so_far = TextSoFar()
         self.stored = trio.Event()
         self.done = trio.Event()
         # Set when the run is `done`, or when the disk has refused its end (`refusal`) and the write is being retried.

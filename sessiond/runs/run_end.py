@@ -13,6 +13,9 @@ from sessiond.runs.transcript_sink import ReplySoFar
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.store.store import Custom, Message, Part
 
+# How much is kept of what was printed since the last message: a few screens full.
+_MAX_PRINTED_CHARS = 4096
+
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended. `reply_id` is the record with the reply; None: a non-empty reply still has to be written.
@@ -106,8 +109,9 @@ def end_records(run: Run, end: RunEnd, now_ms: int, price: float | None) -> list
     if end.error is not None:
         data["error"] = end.error
         # For an aborted run this may be all that it left. The error of a failed one may contain it already.
-        if run.printed.strip() and run.printed.strip() not in end.error:
-            data["printed"] = run.printed
+        printed = run.text_so_far.end(_MAX_PRINTED_CHARS)
+        if printed.strip() and printed.strip() not in end.error:
+            data["printed"] = printed
     if end.by_reset:
         # Stored, because after a crash in the middle of the reset nothing else tells that there was one.
         data["reason"] = "reset"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -17,16 +16,13 @@ from sessiond.model.row import native_id_of
 from sessiond.policy.redact import redact_spawn_data
 from sessiond.runs.asking import RunQuestions
 from sessiond.runs.run import Run
+from sessiond.runs.text_so_far import KEY_BEGINS, KEY_ENDS, KEY_LINE_CHARS
 from sessiond.runtimes.message_check import redact_message
 from sessiond.runtimes.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
 
 # How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
-# How much is kept of what was printed since the last message: a few screens full.
-_MAX_PRINTED_CHARS = 4096
-_REST_OF_WORD = re.compile(r"\S*\s*")
-_KEY_BEGINS, _KEY_ENDS, _KEY_LINE_CHARS = "-----BEGIN ", "-----END ", 64
 
 
 class ReplySoFar(msgspec.Struct, frozen=True):
@@ -57,7 +53,7 @@ class TranscriptSink:
 
     async def message(self, message: dict[str, Any] | msgspec.Raw) -> None:
         # Cleared before the write: what is printed during the write belongs to the next message.
-        self._run.printed = ""
+        self._run.text_so_far.clear()
         # A raw message is a transcript line that the program wrote itself and is stored as it is; one built from a
         # program's output is completed first.
         whole = message if isinstance(message, msgspec.Raw) else complete_message(message, self._clock.wall_ms())
@@ -77,7 +73,7 @@ class TranscriptSink:
             "session.delta", {"runId": self._run.run_id, "text": text}, before=self._tail, size=len(text)
         )
         self._tail = _tail_of(self._tail + text)
-        self._run.printed = end_of_text(self._run.printed + text, _MAX_PRINTED_CHARS)
+        self._run.text_so_far.add(text)
 
     def thought_delta(self, text: str) -> None:
         fields = {"runId": self._run.run_id, "text": text}
@@ -110,24 +106,7 @@ class TranscriptSink:
 def _tail_of(text: str) -> str:
     """The end of a reply as context for masking; with the BEGIN line of a private key that has not ended yet."""
     tail = text[-_TAIL_CHARS:]
-    opened = text.rfind(_KEY_BEGINS)
-    if 0 <= opened < len(text) - len(tail) and _KEY_ENDS not in text[opened:]:
-        return text[opened : opened + _KEY_LINE_CHARS] + tail[_KEY_LINE_CHARS:]
+    opened = text.rfind(KEY_BEGINS)
+    if 0 <= opened < len(text) - len(tail) and KEY_ENDS not in text[opened:]:
+        return text[opened : opened + KEY_LINE_CHARS] + tail[KEY_LINE_CHARS:]
     return tail
-
-
-def end_of_text(text: str, limit: int) -> str:
-    """The last `limit` characters, from the beginning of a word on. Of a private key that is cut its first line stays,
-    by which it is recognized and masked, or nothing.
-    """
-    at = len(text) - limit
-    if at <= 0:
-        return text
-    opened = text.rfind(_KEY_BEGINS, 0, at)
-    if opened >= 0:
-        closed = text.find(_KEY_ENDS, opened)
-        if closed < 0:
-            return text[opened : opened + _KEY_LINE_CHARS] + text[at + _KEY_LINE_CHARS :]
-        at = max(at, closed + len(_KEY_ENDS))
-    word = _REST_OF_WORD.match(text, at)
-    return text[word.end() if word is not None and word.end() < len(text) and not text[at - 1].isspace() else at :]

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 from support.foreign_sessions import key_of, pi_file
 from support.in_process import in_process_daemon
+from support.page_world import AttachedAgent
 from support.real_daemon import PATIENCE_S, Daemon, Wire
 from support.rows import check_each
 from support.subscribed_connections import Curl, curl
@@ -34,7 +35,17 @@ EVENTS = "Accept: text/event-stream"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    made = Daemon(tmp_path_factory.mktemp("http")).start()
+    config = """
+[[agents.list]]
+id = "main"
+default = true
+runtime = { type = "echo" }
+
+[[agents.list]]
+id = "alice"
+runtime = { type = "attached" }
+"""
+    made = Daemon(tmp_path_factory.mktemp("http")).start(config)
     yield made
     made.stop()
 
@@ -90,7 +101,7 @@ def test_an_unknown_session_gives_404_with_a_json_error(running: Daemon) -> None
 
 
 _BAD_NUMBERS = ["x", "1.5", "1e3", "1_0", "%d9%a3", "%201", "9" * 400]
-_BAD_FLAGS = ["?follow=2", "?follow=yes", "?follow=", "?includeTools=maybe", "?includeTools=True"]
+_BAD_FLAGS = ["?follow=2", "?follow=yes", "?follow=", "?includeTools=maybe", "?includeTools=True", "?soFar=2"]
 
 
 @check_each(
@@ -207,6 +218,49 @@ def test_live_text_has_no_event_id(running: Daemon, key: str) -> None:
             ("message", False),
         ]
         assert events[1][2]["text"] == "echo this"
+
+
+def test_a_stream_that_begins_during_a_run_has_the_text_so_far_where_it_asks_for_it(running: Daemon) -> None:
+    key, so_far = "agent:alice:live", "?follow=1&soFar=1"
+    key_pieces = ["The key is sk-ant-api03-aaaaaaaaaaaa", "aaaaaaaaaaaa and "]
+    with running.connect() as wire:
+        agent = AttachedAgent(wire, "alice")
+        running.call("chat.send", sessionKey=key, message="hello")
+        run_id = agent.begin()["runId"]
+        token = running.call("tokens.mint", scopes=["read"], sessionKey=key)["token"]
+        said = {"role": "assistant", "content": [{"type": "text", "text": "This is a message."}]}
+        agent.tell("delta", text="This is a message.")
+        agent.tell("message", message=said)
+        while not running.call("chat.history", sessionKey=key)["messages"][1:]:
+            pass
+        with curl(running, path_of(key, so_far)) as early:
+            early.next()
+            for text in key_pieces:
+                agent.tell("delta", text=text)
+            # Nothing was written since the message: no event says so.
+            assert [early.next()[2]["text"] for _ in key_pieces] == key_pieces
+        whole = {"sessionKey": key, "runId": run_id, "text": "".join(key_pieces), "soFar": True}
+        last = running.call("chat.history", sessionKey=key)["cursor"]
+        with (
+            curl(running, path_of(key, so_far)) as begun,
+            curl(running, path_of(key, so_far), f"Last-Event-ID: {last}") as resumed,
+            curl(running, path_of(key, so_far), token=token) as masked,
+            curl(running, path_of(key, "?follow=1")) as plain,
+        ):
+            for stream in (begun, masked, plain):
+                stream.next()
+            assert [stream.next() for stream in (begun, resumed)] == [("delta", None, whole)] * 2
+            text = masked.next()[2]["text"]
+            assert text.startswith("The key is ") and text.endswith(" and ") and "aaaaa" not in text
+            agent.tell("delta", text="more")
+            live = ("delta", None, {"sessionKey": key, "runId": run_id, "text": "more"})
+            assert [stream.next() for stream in (begun, resumed, masked, plain)] == [live] * 4
+            agent.end("Over.")
+            assert begun.next()[2]["message"]["content"][0]["text"] == "Over."
+        with curl(running, path_of(key, so_far)) as late:
+            late.next()
+            inject(running, key, "after the run")
+            assert next_texts(late, 1) == ["after the run"]
 
 
 def test_tool_results_are_left_out_of_a_stream_only_on_request(running: Daemon, key: str) -> None:

@@ -888,7 +888,7 @@ async def test_a_run_end_too_large_with_the_printed_text_is_written_without_it(t
     async with run_harness(tmp_path / "store", record_limit=4096) as harness:
 
         async def print_much(spec: RunSpec, sink: RunSink) -> RunOutcome:
-            harness.supervisor.registry.live[spec.run_id].printed = "\U0001f426" * 4096
+            harness.supervisor.registry.live[spec.run_id].text_so_far.add("\U0001f426" * 4096)
             return RunOutcome(error="it broke")
 
         harness.agent.act = print_much

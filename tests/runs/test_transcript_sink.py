@@ -17,7 +17,8 @@ from support.rows import check_each
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
 from sessiond.policy.redact import redact_spawn_data
-from sessiond.runs.transcript_sink import TranscriptSink, end_of_text
+from sessiond.runs.text_so_far import MAX_CHARS, TextSoFar, end_of_text
+from sessiond.runs.transcript_sink import TranscriptSink
 
 SECRET = "c2VjcmV0LWZpbGU="
 FILE = {"name": "key.txt", "content": SECRET, "encoding": "base64"}
@@ -100,6 +101,20 @@ def test_the_kept_end_of_printed_text_is_bounded_and_begins_at_a_word(parts: lis
     assert not before or not kept.strip() or before.isspace() or not any(char.isspace() for char in kept[:-1])
 
 
+@given(st.lists(st.integers(0, MAX_CHARS), max_size=8))
+def test_the_text_so_far_is_whole_up_to_a_limit_and_its_end_behind_that(sizes: list[int]) -> None:
+    so_far, text = TextSoFar(), ""
+    for number, size in enumerate(sizes):
+        piece = f"{number} " * (size // 2)
+        so_far.add(piece)
+        text += piece
+        kept = so_far.end()
+        assert text.endswith(kept) and min(len(text), MAX_CHARS - 2) <= len(kept) <= 2 * MAX_CHARS
+        assert text.endswith(so_far.end(100)) and len(so_far.end(100)) <= 100
+    so_far.clear()
+    assert so_far.end() == ""
+
+
 def test_the_kept_end_never_holds_part_of_a_private_key_without_its_first_line() -> None:
     body = "\n".join(["A" * 64] * 20)
     open_key = f"text -----BEGIN PRIVATE KEY-----\n{body}"
@@ -135,7 +150,7 @@ async def test_what_an_aborted_run_printed_is_in_its_end_and_masked_for_token_ca
         await printed.wait()
         run = parts.services.supervisor.registry.get(sent["runId"])
         with trio.fail_after(PATIENCE_S):
-            while not run.printed.endswith("and then"):
+            while not run.text_so_far.end().endswith("and then"):
                 await trio.lowlevel.checkpoint()
         await owner.call("chat.abort", sessionKey=KEY)
         page = await owner.call("sessions_history", sessionKey=KEY, includeRuns=True)

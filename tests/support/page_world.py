@@ -167,11 +167,11 @@ def _write_claude(folder: Path, at_ms: int) -> None:
 
 
 class AttachedAgent:
-    """The agent `main`, played by a test."""
+    """An attached agent, played by a test."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, agent_id: str = "main") -> None:
         self.wire = wire
-        wire.call("agents.attach", agentId="main", capabilities=["steer"])
+        wire.call("agents.attach", agentId=agent_id, capabilities=["steer"])
         self._request_id: Any = None
         self.run: dict[str, Any] = {}
 
