@@ -28,7 +28,10 @@ class SessionsHistoryParams(Params, frozen=True, kw_only=True):
     )
     include_runs: Annotated[
         bool,
-        says("Whether to include `runs` and `attachments`: how runs ended, and the files that came with messages."),
+        says(
+            "Whether to include `runs`, `attachments` and `queued`: how runs ended, the files that came with messages,"
+            " and the messages that wait for their turn."
+        ),
     ] = False
     include_system: Annotated[
         bool,
@@ -38,6 +41,13 @@ class SessionsHistoryParams(Params, frozen=True, kw_only=True):
         bool,
         says("Whether to return the lines of the file as objects, of all types, each with the number of its line."),
     ] = False
+
+
+class QueuedMessage(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A message that was accepted and is not in the transcript yet: its run waits for its turn."""
+
+    run_id: Annotated[str, says("Its run.")]
+    message: Annotated[msgspec.Raw, says("The message object, as it will be stored.")]
 
 
 class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=False):
@@ -58,6 +68,10 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     ] = msgspec.UNSET
     attachments: Annotated[
         list[AttachedFiles] | msgspec.UnsetType, says("Which files came with messages, with `includeRuns`.")
+    ] = msgspec.UNSET
+    queued: Annotated[
+        list[QueuedMessage] | msgspec.UnsetType,
+        says("The messages that wait for their turn, oldest first, with `includeRuns` on the newest page."),
     ] = msgspec.UNSET
     markers: Annotated[
         list[Marker] | msgspec.UnsetType, says("Where the conversation was summed up or went back; the newest 200.")
@@ -84,6 +98,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         bytes=page.bytes,
         runs=_mask_output(ctx, page.runs) if params.include_runs else msgspec.UNSET,
         attachments=_with_masked_names(ctx, page.attachments) or msgspec.UNSET,
+        queued=await _list_queued(ctx, session, params, page) or msgspec.UNSET,
         markers=page.markers or msgspec.UNSET,
     )
 
@@ -103,6 +118,26 @@ async def _page(store: SessionStore, session: Session, params: SessionsHistoryPa
         include_runs=params.include_runs,
         include_system=params.include_system,
     )
+
+
+async def _list_queued(
+    ctx: Context, session: Session, params: SessionsHistoryParams, page: History
+) -> list[QueuedMessage]:
+    """The messages that wait, as far as they fit into what is left of the page."""
+    if params.cursor is not None or params.raw or not params.include_runs:
+        return []
+    left, ids, messages = params.max_bytes - page.bytes, [], []
+    for run in ctx.services.supervisor.waiting_messages(session.key):
+        message = msgspec.json.encode(run.request.message)
+        if len(message) > left:
+            message = history.omit_large(message)
+        left -= len(message)
+        if left < 0:
+            break
+        ids.append(run.run_id)
+        messages.append(msgspec.Raw(message))
+    shown, _ = await ctx.services.mask_messages(ctx.caller, messages)
+    return [QueuedMessage(run_id, message) for run_id, message in zip(ids, shown, strict=True)]
 
 
 def _mask_output(ctx: Context, runs: list[RunEnding]) -> list[RunEnding]:

@@ -131,6 +131,11 @@ class RunSupervisor(Acceptance):
         """How many runs are queued."""
         return self.queues.count_waiting()
 
+    def waiting_messages(self, key: str) -> list[Run]:
+        """The accepted runs of a session whose messages are not in its transcript yet, in their order."""
+        runs = self.queues.runs_of(key)
+        return [run for run in runs if run.stored.is_set() and not (run.begun or run.request.in_transcript)]
+
     def restore(self, run: Run) -> None:
         """Register a run of an earlier process: to be ended if it had begun, else to be queued. `resume` continues."""
         self.registry.add(run)
