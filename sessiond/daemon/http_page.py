@@ -11,6 +11,7 @@ from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
@@ -20,7 +21,9 @@ from sessiond.errors import Forbidden, InvalidParams, NotFound, StorageError
 from sessiond.events import replay
 from sessiond.events.subscription import Subscription
 from sessiond.methods.following import EventFilter
+from sessiond.methods.gateway_sessions_list import add_previews
 from sessiond.methods.services import Services
+from sessiond.model.event import Event
 from sessiond.tasks import run_in_thread
 from sessiond.transports.exchange import (
     Answer,
@@ -164,13 +167,27 @@ async def _events(services: Services, request: HttpRequest) -> Answer:
     return EventStreamAnswer(partial(_follow_changes, services))
 
 
+class _RowSink(SseSink):
+    """Rows of changes have what those of `sessions.list` have, but while a run writes, which may change often."""
+
+    async def complete_params(self, event: Event, params: dict[str, Any]) -> dict[str, Any]:
+        row, session = params.get("row"), self.services.store.catalog.by_key.get(event.key)
+        caller = self.stream.caller
+        if row is None or session is None or session.session_id != row.session_id or row.state == "running":
+            return params
+        if not caller.has("read"):
+            return params
+        (shown,) = await add_previews(self.services, caller, [row], [session])
+        return {**params, "row": shown}
+
+
 async def _follow_changes(services: Services, stream: EventStream) -> None:
     sees = EventFilter(services, stream.caller).sees
 
     def sees_rows(key: str, spawned_by: str | None, transcript: bool) -> bool:
         return not transcript and sees(key, spawned_by, False)
 
-    sink = SseSink(services, stream, tools=False)
+    sink = _RowSink(services, stream, tools=False)
     following = Subscription(sink, limit=services.config.limits.max_queued_events)
     services.bus.follow(following, None, sees_rows)
     try:

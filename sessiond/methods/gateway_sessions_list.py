@@ -5,28 +5,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from sessiond.methods import sessions_list
-from sessiond.methods.services import Context
+from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_list import SessionsListParams, SessionsListResult
+from sessiond.model.caller import Caller
+from sessiond.model.row import Row
 from sessiond.rpc.method import Method
 from sessiond.sessions import preview
+from sessiond.store.catalog import Session
 
 
 async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
     found, sessions = await sessions_list.list_sessions(ctx, params)
     if not ctx.caller.has("read"):
         return found
-    services = ctx.services
-    shown = services.masker_for(ctx.caller) if services.masks(ctx.caller) else None
-    async with services.reads(ctx.caller):
-        previews = await preview.previews(services.store, sessions, shown=shown)
-    rows = [
-        msgspec.structs.replace(row, derived_title=texts.title, last_message_preview=texts.last)
-        for row, texts in zip(found.sessions, previews, strict=True)
-    ]
+    rows = await add_previews(ctx.services, ctx.caller, found.sessions, sessions)
     return msgspec.structs.replace(found, sessions=rows)
+
+
+async def add_previews(
+    services: Services, caller: Caller, rows: Sequence[Row], sessions: Sequence[Session]
+) -> list[Row]:
+    """The rows of these sessions with their titles and last messages, as the caller, who may read, sees them."""
+    shown = services.masker_for(caller) if services.masks(caller) else None
+    async with services.reads(caller):
+        previews = await preview.previews(services.store, sessions, shown=shown)
+    return [
+        msgspec.structs.replace(row, derived_title=texts.title, last_message_preview=texts.last)
+        for row, texts in zip(rows, previews, strict=True)
+    ]
 
 
 METHOD = Method(

@@ -371,13 +371,23 @@ def test_changes_of_all_sessions_come_as_rows_without_what_was_said(running: Dae
         for name in ("one", "two"):
             running.call("chat.send", sessionKey=f"agent:main:test:{name}", message="UNSEEN words")
         seen: dict[str, list[str]] = {}
+        last: dict[str, str] = {}
         for name, data in events:
             assert name == "changed"
+            last[data["sessionKey"]] = data["row"].get("lastMessagePreview", "")
             seen.setdefault(data["sessionKey"], []).append(data["phase"])
             assert data["row"]["sessionId"] and "message" not in data
             if [phases[-1:] for phases in seen.values()] == [["end"], ["end"]]:
                 break
         assert set(seen) == {"agent:main:test:one", "agent:main:test:two"}
+    # What was said last, as in the list of sessions: for who may read it.
+    assert set(last.values()) == {"UNSEEN words"}
+    lister = open_page(running, "list")
+    with lister.events() as events:
+        next(events)
+        running.call("sessions.patch", key="agent:main:test:one", label="named")
+        row = next(events)[1]["row"]
+        assert (row["label"], "UNSEEN" in str(row)) == ("named", False)
 
 
 def test_a_page_ends_itself_and_its_streams_and_no_other_page(running: Daemon) -> None:
