@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
-from sessiond.cli.frame.failures import USAGE, CommandFailed, note
+from sessiond.cli.frame.failures import INTERRUPTED, USAGE, CommandFailed, note
 from sessiond.cli.frame.input import text_or_stdin
 from sessiond.cli.frame.streaming import ReplyStream, stream_of
 from sessiond.cli.frame.waiting import describe_circle, finish, wait
@@ -119,9 +119,16 @@ def _send(
         params = {"sessionKey": key, "message": text, "thinking": args.thinking, "model": args.model}
         params["attachments"] = attachments or None
         method = "chat.send"
-    accepted: dict[str, Any] = client.call(
-        method, drop_absent({**params, "idempotencyKey": args.idempotency_key}), timeout_s=CALL_TIMEOUT_S
-    )
+    try:
+        accepted: dict[str, Any] = client.call(
+            method, drop_absent({**params, "idempotencyKey": args.idempotency_key}), timeout_s=CALL_TIMEOUT_S
+        )
+    except KeyboardInterrupt:
+        raise CommandFailed(
+            f"interrupted before the daemon answered: the message to {key} may have arrived",
+            hint=f"see: sessiond history {key}",
+            status=INTERRUPTED,
+        ) from None
     return accepted
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_daemon import NO_ANSWER, FakeDaemon
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 
@@ -143,13 +144,33 @@ def test_list_shows_all_sessions_over_several_pages(started: Daemon) -> None:
 
 
 def test_interrupting_a_wait_reports_that_the_run_goes_on(started: Daemon) -> None:
-    with popen(started, "send", "main", "slow 0.8") as process:
-        wait_until(started, lambda: "running" in run(started, "list")[1])
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
+    unanswered = "interrupted before the daemon answered: the message to main may have arrived"
+    err = unanswered
+    while unanswered in err:  # the row says running before the command has its answer
+        with popen(started, "send", "main", "slow 0.8") as process:
+            wait_until(started, lambda: "running" in run(started, "list")[1])
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130
     wait = err.split("wait on with: sessiond ")[1].split()
     assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
+
+
+def test_interrupting_a_send_before_its_answer_says_that_it_may_have_arrived(fake: FakeDaemon) -> None:
+    fake.answers["chat.send"] = lambda _params, _connection: NO_ANSWER
+    command = [sys.executable, "-m", "sessiond", "send", "main", "hello"]
+    environ = {**os.environ, "SESSIOND_SOCKET": str(fake.path)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        fake.asked("chat.send")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err.splitlines()) == (
+        130,
+        [
+            "sessiond: interrupted before the daemon answered: the message to main may have arrived",
+            "  see: sessiond history main",
+        ],
+    )
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
