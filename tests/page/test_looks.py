@@ -23,6 +23,13 @@ WIDTHS = {1440: 900, 900: 900, 400: 800}
 ALL = ("list", "read", "send", "spawn", "answer", "admin")
 _AXE = """async () => (await axe.run(document)).violations.flatMap(
   (one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 200)} ${node.failureSummary}`))"""
+# The streams of the page wait no more than this before they try again by themselves: from now on, for ever.
+_HOLD_RETRIES = """() => {
+  const { setTimeout } = window;
+  window.held = 0;
+  window.setTimeout = (work, ms, ...more) => (ms > 2000 ? setTimeout(work, ms, ...more) : void window.held++);
+  window.releaseRetries = () => { window.setTimeout = setTimeout; };
+}"""
 _SPILL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -35,6 +42,15 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("day")
     page_world.write_day(folder)
     daemon = Daemon(folder).start(page_world.CONFIG)
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture(scope="module")
+def talked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """With one session of two messages; whoever kills it starts it again."""
+    daemon = Daemon(tmp_path_factory.mktemp("talked")).start()
+    daemon.reply("main", "hello")
     yield daemon
     daemon.stop()
 
@@ -125,31 +141,34 @@ def test_an_empty_store_says_what_to_do_next(daemon: Daemon, open_page: Any) -> 
     page.locator("session-row").first.wait_for()
 
 
-def test_the_state_of_the_connection_is_told_always(daemon: Daemon, open_page: Any) -> None:
-    daemon.reply("main", "hello")
-    page = with_axe(open_page(daemon, at=address_of(MAIN)))
+def test_the_state_of_the_connection_is_told_always(talked: Daemon, open_page: Any) -> None:
+    page = with_axe(open_page(talked, at=address_of(MAIN)))
     page.locator("message-view").nth(1).wait_for()
     page.locator("search-box").wait_for(state="attached")
-    daemon.kill()
+    talked.kill()
     page.locator("connection-state.away", has_text="Daemon away").wait_for()
     assert "sessiond status" in page.locator("connection-state").inner_text()
     # What one has seen is still there to be read.
     assert page.locator("message-view").count() == 2
     assert check(page, "away") == []
-    daemon.start()
+    # Both streams wait for nobody but the button, however long the daemon takes to start.
+    page.evaluate(_HOLD_RETRIES)
+    page.wait_for_function("() => window.held >= 2")
+    talked.start()
     page.get_by_role("button", name="Try now").click()
     page.locator("connection-state.live").wait_for()
+    page.evaluate("() => window.releaseRetries()")
     # A tab without a token says how to get one.
     other = page.context.new_page()
     other.goto(page.url.partition("#")[0])
     other.locator(".sign-in", has_text="sessiond web").wait_for()
-    daemon.call("http.close")
+    talked.call("http.close")
     page.locator("connection-state.refused", has_text="sessiond web").wait_for()
 
 
-def test_a_page_whose_token_is_over_says_so(daemon: Daemon, open_page: Any) -> None:
-    page = open_page(daemon).context.new_page()
-    opened = daemon.call("http.open", scopes=["list", "read"], ttlSeconds=3)
+def test_a_page_whose_token_is_over_says_so(talked: Daemon, open_page: Any) -> None:
+    page = open_page(talked).context.new_page()
+    opened = talked.call("http.open", scopes=["list", "read"], ttlSeconds=3)
     page.goto(f"{opened['address']}#{opened['code']}")
     # Nothing comes after that, so it is not `live`; a machine that takes longer to show it is told at once.
     page.locator("connection-state.refused, .sign-in", has_text="sessiond web").wait_for()
@@ -157,25 +176,23 @@ def test_a_page_whose_token_is_over_says_so(daemon: Daemon, open_page: Any) -> N
     page.locator(".sign-in .problem", has_text="not signed in any more").wait_for()
 
 
-def test_a_daemon_that_dies_while_the_page_is_loaded_costs_nothing(daemon: Daemon, open_page: Any) -> None:
-    daemon.reply("main", "hello")
-    page = open_page(daemon, allow=("dynamically imported",), at=address_of(MAIN))
+def test_a_daemon_that_dies_while_the_page_is_loaded_costs_nothing(talked: Daemon, open_page: Any) -> None:
+    page = open_page(talked, allow=("dynamically imported",), at=address_of(MAIN))
     page.locator("message-view").first.wait_for()
     # The half of the page that comes after the first rows fails to load once.
     page.route("**/page-views.js", lambda route: route.abort(), times=1)
     page.reload()
     page.locator("session-row").first.wait_for()
-    daemon.kill()
-    daemon.start()
+    talked.kill()
+    talked.start()
     page.locator("message-view").nth(1).wait_for()
 
 
-def test_four_windows_leave_each_other_connections(daemon: Daemon, open_page: Any) -> None:
+def test_four_windows_leave_each_other_connections(talked: Daemon, open_page: Any) -> None:
     # A browser has six for all of them, and each has two streams.
-    daemon.reply("main", "hello")
-    pages = [open_page(daemon, at=address_of(MAIN))]
+    pages = [open_page(talked, at=address_of(MAIN))]
     for _ in range(3):
-        opened = daemon.call("http.open", scopes=["list", "read"])
+        opened = talked.call("http.open", scopes=["list", "read"])
         page = pages[0].context.new_page()
         page.goto(f"{opened['address']}#{opened['code']}")
         page.locator("session-row").first.click()
