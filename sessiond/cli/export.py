@@ -20,7 +20,7 @@ from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed, note
 from sessiond.cli.frame.question_facts import question_facts
 from sessiond.cli.terminal.message import moment_of
 from sessiond.cli.terminal.question import QuestionFact, take_facts
-from sessiond.cli.terminal.times import clock, moment_in, quantity
+from sessiond.cli.terminal.times import clock, quantity
 from sessiond.cli.terminal.transcript import MARKERS, RUN_ENDS
 from sessiond.errors import pluralize
 from sessiond.ranges import HISTORY_BYTES, HISTORY_LIMIT, LIST_LIMIT
@@ -158,17 +158,12 @@ def _write_messages(client: Client, session: str, form: str, mask: Mask, out: Bi
 
 def _facts_of_page(facts: list[QuestionFact], page: dict[str, Any], *, is_oldest: bool) -> list[QuestionFact]:
     """Those of `facts` that belong to a page, removed from there; pages come newest first."""
-    moments = [_moment(message, place) for message, place in zip(page["messages"], page["positions"], strict=True)]
+    moments = [moment_of(*one) for one in zip(page["messages"], page["positions"], strict=True)]
     if is_oldest or not moments or moments[0] is None:
         return take_facts(facts, None) if is_oldest else []
     older = take_facts(facts, moments[0] - 1)
     taken, facts[:] = list(facts), older
     return taken
-
-
-def _moment(message: dict[str, Any], place: dict[str, Any]) -> int | None:
-    moment = moment_of(message)
-    return moment_in(place.get("timestamp")) if moment is None else moment
 
 
 def _messages(page: dict[str, Any], form: str, mask: Mask, facts: list[QuestionFact]) -> Iterator[str]:
@@ -185,14 +180,14 @@ def _messages(page: dict[str, Any], form: str, mask: Mask, facts: list[QuestionF
     for message, place in zip(page["messages"], page["positions"], strict=True):
         while shows is not None and between and between[0][0] <= place["seq"]:
             yield from _entries_between(shows, between.pop(0)[2], mask)
-        moment = _moment(message, place)
+        moment = moment_of(message, place)
         if shows is not None and moment is not None:
             yield from _fact_entries(shows, take_facts(facts, moment))
         shown = mask(message)
         if shows is None:
             yield _line({name: place.get(name) for name in ("seq", "id", "timestamp")} | {"message": shown})
         else:
-            one = contents.message_entry(shown, place.get("timestamp"), files.get(place["seq"]) or (), calls)
+            one = contents.message_entry(shown, place, files.get(place["seq"]) or (), calls)
             yield shows.message(one, _local_time(one.moment_ms))
     if shows is not None:
         for _, _, rest in between:

@@ -76,7 +76,7 @@ class FollowedScreen:
         if event.name == "session.message":
             message = event["message"]
             if self._with_tools or message.get("role") not in TOOL_ROLES:
-                self.print_lines(paragraph(message, moment_of(message), now_ms(), self.on))
+                self.print_lines(paragraph(message, moment_of(message, event.params), now_ms(), self.on))
         elif event.name == "session.resync" and event.get("reason") != "lagged":
             note(f"the transcript was {event.get('reason')}; from its start:")
         sys.stdout.flush()
@@ -99,7 +99,7 @@ class FollowedScreen:
 def _print_as_events(page: dict[str, Any]) -> None:
     for message, place in zip(page["messages"], page["positions"], strict=True):
         where = {"sessionKey": page["sessionKey"], "sessionId": page["sessionId"], "messageId": place["id"]}
-        seen = {"seq": place["seq"], "cursor": place["cursor"], "message": message}
+        seen = {name: place[name] for name in ("seq", "cursor", "timestamp") if name in place} | {"message": message}
         json_line({"event": "session.message", **where, **seen})
     sys.stdout.flush()
 

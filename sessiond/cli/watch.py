@@ -52,7 +52,7 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
             message = event["message"]
             who, text = who_of(message), short(message)
             style = ROLE_STYLES.get(str(message.get("role")), "magenta")
-            moment = moment_of(message) or present_ms
+            moment = moment_of(message, event.params) or present_ms
         case "session.tool" if event.get("phase") in ("start", "end"):
             who, style = "tool", "yellow"
             text = one_line(f"{event.get('name', '?')} {event['phase']}")

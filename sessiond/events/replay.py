@@ -187,4 +187,5 @@ def message_event(
         end_offset=line.end,
         messages_before=count if part_of else count - 1,
         spawned_by=session.entry.spawned_by,
+        timestamp_ms=record.timestamp_ms,
     )

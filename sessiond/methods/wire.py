@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from sessiond.clock import iso_ms
 from sessiond.methods.question_view import QuestionSight, as_fields, view_answer, view_question
 from sessiond.model.event import (
     TEXT_METHODS,
@@ -128,6 +129,8 @@ def message_params(event: MessageEvent, masks: Patterns | None) -> dict[str, Any
         "cursor": event.cursor,
         "message": msgspec.Raw(message),
     }
+    if event.timestamp_ms is not None:
+        params["timestamp"] = iso_ms(event.timestamp_ms)
     if b'"usage"' in event.message:
         usage = _decode_usage(event.message).usage
         if bytes(usage):

@@ -20,7 +20,7 @@ class MessageEvent(msgspec.Struct, frozen=True, gc=False):
     """A message record was appended, or is replayed. `cursor` is the place behind it; the offsets are its line's.
 
     A message in several lines has an event for each, with what it has by then; `messages_before` is how many messages
-    stand before the line.
+    stand before the line. `timestamp_ms` is the time of the message, as in history.
     """
 
     key: str
@@ -33,6 +33,7 @@ class MessageEvent(msgspec.Struct, frozen=True, gc=False):
     end_offset: int
     messages_before: int
     spawned_by: str | None = None
+    timestamp_ms: int | None = None
 
 
 class ChangedEvent(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.real_daemon import Daemon
 
+from sessiond.clock import parse_iso_ms
+
 pytestmark = pytest.mark.system
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"
@@ -53,6 +55,28 @@ def test_raw_children_and_the_default_form(exporting: Daemon) -> None:
     done = exporting.cli("export", "agent:main:parent", "--raw", "--with-children")
     assert done.returncode == 0 and done.stdout.startswith("# The parent\n"), done.stderr
     assert SECRET in done.stdout and done.stdout.rindex("> of the child") > done.stdout.index(SECRET)
+
+
+def test_a_message_has_one_time_everywhere_also_where_it_tells_another(exporting: Daemon) -> None:
+    key, own = "agent:main:old", 1_577_880_000_000  # in 2020
+    exporting.call("sessions.create", key=key)
+    cursor = exporting.call("chat.history", sessionKey=key)["cursor"]
+    told = {"role": "user", "content": "said long ago", "timestamp": own}
+    exporting.call("chat.inject", sessionKey=key, messages=[told])
+    page = exporting.call("chat.history", sessionKey=key)
+    assert page["messages"] == [told]
+    moment = parse_iso_ms(page["positions"][0]["timestamp"])
+    assert moment is not None and moment > own
+    [match] = exporting.call("sessions_search", query="said long ago")["matches"]
+    [row] = [row for row in exporting.call("sessions_list")["sessions"] if row["key"] == key]
+    with exporting.connect() as wire:
+        wire.call("sessions.messages.subscribe", key=key, cursor=cursor)
+        event = (wire.events or [wire.receive()])[0]["params"]
+    assert (match["timestamp"], row["updatedAt"], parse_iso_ms(event["timestamp"])) == (moment, moment, moment)
+    for words in (["history", key], ["export", key], ["export", key, "--html"]):
+        done = exporting.cli(*words)
+        assert "said long ago" in done.stdout and "2020" not in done.stdout, words
+    assert json.loads(exporting.cli("export", key, "--jsonl").stdout.splitlines()[1])["timestamp"] == event["timestamp"]
 
 
 def test_a_wrong_call_is_refused_and_leaves_no_file(exporting: Daemon, tmp_path: Path) -> None:

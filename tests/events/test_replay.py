@@ -37,6 +37,7 @@ async def test_a_replay_from_the_start_gives_every_message_with_its_seq_and_curs
             first.end_offset,
             facts.folded_to,
             messages_before=1,
+            timestamp_ms=second.timestamp_ms,
         )
         assert (first.seq, parts.store.position(session, first.cursor).offset) == (1, first.end_offset)
 

@@ -57,6 +57,7 @@ def test_appended_messages_arrive_with_their_cursor(
         usage = {"input": 3, "output": 4, "totalTokens": 7}
         message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "usage": usage}
         wrote = shared.call("chat.inject", sessionKey=fresh, messages=[message])
+        [place] = shared.call("chat.history", sessionKey=fresh, limit=1)["positions"]
         assert hearing.event() == (
             "session.message",
             {
@@ -66,6 +67,7 @@ def test_appended_messages_arrive_with_their_cursor(
                 "seq": 3,
                 "cursor": wrote["cursor"],
                 "message": message,
+                "timestamp": place["timestamp"],
                 "usage": usage,
             },
         )

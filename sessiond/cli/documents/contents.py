@@ -51,17 +51,16 @@ class ShownMessage:
 
 def message_entry(
     message: dict[str, Any],
-    timestamp: object,
+    place: dict[str, Any],
     files: Sequence[dict[str, Any]],
     calls: Mapping[str, str] = MappingProxyType({}),
 ) -> ShownMessage:
-    """`timestamp` is that of the record (ISO 8601), for messages without one; `files` came with the message; `calls`
-    has the names of tools by the id of their call, for results that do not say theirs.
+    """`place` is its position; `files` came with the message; `calls` has the names of tools by the id of their call,
+    for results that do not say theirs.
     """
-    moment = moment_of(message)
     parts = list(_parts(message, calls))
     parts += [ShownPart(NOTE, f"attached: {file.get('name')} ({size(int(file.get('bytes') or 0))})") for file in files]
-    return ShownMessage(who_of(message), _sender(message), moment_in(timestamp) if moment is None else moment, parts)
+    return ShownMessage(who_of(message), _sender(message), moment_of(message, place), parts)
 
 
 def run_end_entry(run_end: dict[str, Any], words: dict[str, str]) -> ShownMessage | None:

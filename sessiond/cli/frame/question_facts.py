@@ -6,7 +6,6 @@ from sessiond.cli.frame.daemon import CALL_TIMEOUT_S
 from sessiond.cli.frame.failures import CommandFailed
 from sessiond.cli.terminal.message import moment_of
 from sessiond.cli.terminal.question import QuestionFact, answer_text, take_facts, title_of
-from sessiond.cli.terminal.times import moment_in
 from sessiond.client.errors import ClientError
 
 TYPE_CHECKING = False
@@ -36,10 +35,7 @@ def question_facts(
 
 def facts_of_page(client: Client, page: dict[str, Any], *, is_newest: bool) -> list[QuestionFact]:
     """What was asked and answered while the messages of a page were said."""
-    moments = [
-        moment_of(message) or moment_in(place.get("timestamp"))
-        for message, place in zip(page["messages"], page["positions"], strict=True)
-    ]
+    moments = [moment_of(*one) for one in zip(page["messages"], page["positions"], strict=True)]
     first, last = (moments[0], moments[-1]) if moments else (None, None)
     facts = question_facts(client, page["sessionKey"], page["sessionId"])
     if page.get("hasMore") and first is not None:

@@ -9,7 +9,7 @@ import json
 
 from sessiond.cli.terminal.escape import escape, one_line
 from sessiond.cli.terminal.screen import Screen, clip, pad
-from sessiond.cli.terminal.times import clock
+from sessiond.cli.terminal.times import clock, moment_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,9 +117,12 @@ def paragraph(
     return [lead + first, *(indent + line if line else "" for line in rest), *more]
 
 
-def moment_of(message: dict[str, Any]) -> int | None:
-    """When the message was written, in milliseconds since 1970, if it says so."""
-    moment = message.get("timestamp")
+def moment_of(message: dict[str, Any], place: dict[str, Any] | None = None) -> int | None:
+    """The time of the message, in milliseconds since 1970: that of its record, as lists and searches have it, else its
+    own. `place` is its position in a page, or its event.
+    """
+    moment: object = moment_in((place or {}).get("timestamp"))
+    moment = message.get("timestamp") if moment is None else moment
     return moment if isinstance(moment, int) and not isinstance(moment, bool) else None
 
 

@@ -41,9 +41,7 @@ def page_lines(page: dict[str, Any], present_ms: int, on: Screen, facts: Sequenc
             shown.append(_marker_line(markers.pop(0), present_ms, on))
         while ends and ends[0]["seq"] < place["seq"]:
             shown += run_end_lines(ends.pop(0), present_ms, on)
-        # A message without a timestamp is shown with that of its record.
-        moment = moment_of(message)
-        moment = moment_in(place.get("timestamp")) if moment is None else moment
+        moment = moment_of(message, place)
         facts_now = [] if moment is None else take_facts(left, moment)
         # A message is written when it is whole, which may be after the question about a call in it was asked.
         call_ids = _call_ids(message)
