@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
@@ -13,7 +14,7 @@ from sessiond.methods import sessions_list
 from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_list import SessionsListParams, SessionsListResult
 from sessiond.model.caller import Caller
-from sessiond.model.row import Row
+from sessiond.model.row import Row, add_texts
 from sessiond.rpc.method import Method
 from sessiond.sessions import preview
 from sessiond.store.catalog import Session
@@ -34,10 +35,13 @@ async def add_previews(
     shown = services.masker_for(caller) if services.masks(caller) else None
     async with services.reads(caller):
         previews = await preview.previews(services.store, sessions, shown=shown)
-    return [
-        msgspec.structs.replace(row, derived_title=texts.title, last_message_preview=texts.last)
-        for row, texts in zip(rows, previews, strict=True)
+    shown_rows = [
+        add_texts(row, texts.text)
+        if isinstance(row, msgspec.Raw)
+        else msgspec.structs.replace(row, derived_title=texts.title, last_message_preview=texts.last)
+        for row, texts in zip(cast("Sequence[Row | msgspec.Raw]", rows), previews, strict=True)
     ]
+    return cast("list[Row]", shown_rows)
 
 
 METHOD = Method(

@@ -183,6 +183,13 @@ class Services:
         pairs = zip(rows, sessions, strict=True)
         return [with_texts(row, title_for(session.entry), mask) for row, session in pairs]
 
+    def encoded_rows(self, caller: Caller, sessions: Sequence[Session]) -> Sequence[Row | msgspec.Raw]:
+        """As `rows`; those of a caller who may read everything come as JSON, which is kept."""
+        if self.titles_for(caller) is not title_of:
+            return self.rows(caller, sessions)
+        sight, agent_id = self.sight_of(caller), caller.agent_id
+        return [listing.encoded_row(self.store, session, agent_id, sight) for session in sessions]
+
     def masks(self, caller: Caller) -> bool:
         """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""
         return caller.kind != "owner" and self.config.tools.sessions.redact

@@ -5,7 +5,8 @@ Source: protocol.md, "The agents' tools".
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import Meta
@@ -102,13 +103,16 @@ async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[Sessi
     """The answer, and the session of each of its rows."""
     store, sight = ctx.services.store, ctx.services.sight_of(ctx.caller)
     found = listing.select(store, sight, to_filter(ctx, params), params.limit)
+    with_messages = params.message_limit > 0 and ctx.caller.has("read")
+    if not (params.include_cursors or with_messages):
+        return _answer(sight.level, found, ctx.services.encoded_rows(ctx.caller, found.sessions)), found.sessions
     rows = ctx.services.rows(ctx.caller, found.sessions)
     if params.include_cursors:
         for place, session in enumerate(found.sessions):
             end = store.cursor(session, session.entry.file.folded_to, session.entry.message_count)
             rows[place] = msgspec.structs.replace(rows[place], cursor=end)
     # The list needs the scope `list` only; messages in it need `read`.
-    if params.message_limit and ctx.caller.has("read"):
+    if with_messages:
         await ctx.reserve(MAX_MESSAGES_BYTES)
         left = MAX_MESSAGES_BYTES
         for place, session in enumerate(found.sessions):
@@ -120,15 +124,21 @@ async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[Sessi
             left -= page.bytes
             shown, _ = await ctx.services.mask_messages(ctx.caller, page.messages)
             rows[place] = msgspec.structs.replace(rows[place], messages=shown)
-    answer = SessionsListResult(
+    return _answer(sight.level, found, rows), found.sessions
+
+
+def _answer(
+    visibility: Visibility, found: listing.ListPage, rows: Sequence[Row | msgspec.Raw]
+) -> SessionsListResult:
+    return SessionsListResult(
         count=len(rows),
-        sessions=rows,
-        visibility=sight.level,
+        # Rows that are JSON already are sent as they are.
+        sessions=cast("list[Row]", rows),
+        visibility=visibility,
         has_more=found.next_place is not None,
         next_cursor=listing.cursor_text(found.next_place) if found.next_place is not None else None,
         partial=found.partial,
     )
-    return answer, found.sessions
 
 
 METHOD = Method(

@@ -128,8 +128,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     cursor: Annotated[str | None, Meta(description="A cursor: the place after its newest record, if requested.")] = None
 
 
-class CachedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row and its inputs: while they are the same, the row is valid. Folder and place stand for the path."""
+class CachedRow(msgspec.Struct, gc=False):
+    """A row, as it was asked for so far, and its inputs: while they are the same, the row is valid.
+
+    Folder and place stand for the path. `text` is the row as JSON.
+    """
 
     entry: Entry
     folder: object
@@ -137,7 +140,8 @@ class CachedRow(msgspec.Struct, frozen=True, gc=False):
     rules: KeyRules
     caller_agent: str | None
     archived: bool
-    row: Row
+    row: Row | None = None
+    text: msgspec.Raw | None = None
 
 
 # The fields of the row that are copied from the entry.
@@ -147,6 +151,7 @@ _COPIED_FIELDS = tuple(
     if field.name
     in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count", "source", "title"}
 )
+_encode = msgspec.json.Encoder().encode
 # The `source` of our own sessions.
 OWN_SOURCE = "sessiond"
 
@@ -190,6 +195,17 @@ def with_texts(row: Row, title: str | None, mask: Callable[[str], str | None] | 
         waiting = replace(waiting, title=mask(waiting.title) if mask is not None else None)
     task = mask(row.task) if row.task is not None and mask is not None else None
     return replace(row, title=title, task=task, waiting=waiting)
+
+
+def encode_texts(title: str, last: str | None) -> bytes:
+    """The derived title and the preview of the last message as members of a row's JSON."""
+    members = {"derivedTitle": title} if last is None else {"derivedTitle": title, "lastMessagePreview": last}
+    return _encode(members)[1:-1]
+
+
+def add_texts(row: msgspec.Raw, texts: bytes) -> msgspec.Raw:
+    """An encoded row with the members that `encode_texts` made. They come last, as in a row that has them."""
+    return msgspec.Raw(b"".join((memoryview(row)[:-1], b",", texts, b"}")))
 
 
 def channel_of(key: str, kind: Kind, entry: Entry) -> str:

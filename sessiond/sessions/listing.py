@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -20,6 +20,7 @@ from sessiond.store.store import SessionStore
 
 # Of the sub-agents of a session the newest are in its row; a list with `spawnedBy` has all.
 MAX_CHILDREN = 100
+_encode = msgspec.json.Encoder().encode
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +191,33 @@ def _is_in_title(search: str, entry: Entry, titles: Callable[[Entry], str | None
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
     """The row of a session as shown to a caller of agent `caller_agent`; only the children that it may see."""
+    cached = _cached_row(store, session, caller_agent)
+    made = cached.row
+    if made is None:
+        made = cached.row = _make_row(store, session, cached)
+    if session.folder.source is not None:
+        made = show_attended(store, session, made)
+    children = _children_of(store, session, sight)
+    return msgspec.structs.replace(made, child_sessions=children) if children else made
+
+
+def encoded_row(
+    store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None
+) -> msgspec.Raw:
+    """As `row`, as JSON: kept for as long as it is valid."""
+    if _may_have_children(store, session) or (
+        session.folder.source is not None and store.catalog.attending(session.key) is not None
+    ):
+        return msgspec.Raw(_encode(row(store, session, caller_agent, sight)))
+    cached = _cached_row(store, session, caller_agent)
+    text = cached.text
+    if text is None:
+        text = cached.text = msgspec.Raw(_encode(cached.row or _make_row(store, session, cached)))
+    return text
+
+
+def _cached_row(store: SessionStore, session: Session, caller_agent: str | None) -> CachedRow:
+    """The cached row of the session for this caller, or a new one in its place."""
     current, entry, folder = session.row, session.entry, session.folder
     archived = session.superseded or folder.archived
     if (
@@ -201,19 +229,20 @@ def row(store: SessionStore, session: Session, caller_agent: str | None, sight: 
         or current.caller_agent != caller_agent
         or current.place != session.place
     ):
-        made = row_of(
-            session.key,
-            entry,
-            path=os.path.join(store.path, session.path),
-            rules=store.rules,
-            caller_agent=caller_agent,
-            children=[],
-            archived=archived,
-        )
-        current = session.row = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, made)
-    made = show_attended(store, session, current.row) if folder.source is not None else current.row
-    children = _children_of(store, session, sight)
-    return msgspec.structs.replace(made, child_sessions=children) if children else made
+        current = session.row = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived)
+    return current
+
+
+def _make_row(store: SessionStore, session: Session, cached: CachedRow) -> Row:
+    return row_of(
+        session.key,
+        cached.entry,
+        path=os.path.join(store.path, session.path),
+        rules=cached.rules,
+        caller_agent=cached.caller_agent,
+        children=[],
+        archived=cached.archived,
+    )
 
 
 def show_attended(store: SessionStore, session: Session, shown: Row) -> Row:
@@ -230,13 +259,21 @@ def _children_of(store: SessionStore, session: Session, sight: Sight | None) -> 
     """The newest sessions that it spawned, and sub-agents of the program's session that is shown as it, as far as they
     may be seen.
     """
-    parents = [session.key]
-    native_id = native_id_of(session.entry)
-    if native_id is not None and session.folder.source is None:
-        parents += [f"{source}:{native_id}" for source in SOURCES]
     return store.catalog.newest_children(
-        parents, MAX_CHILDREN, lambda key: sight is None or reaches(store.catalog, sight, key)
+        _parents_of(session), MAX_CHILDREN, lambda key: sight is None or reaches(store.catalog, sight, key)
     )
+
+
+def _may_have_children(store: SessionStore, session: Session) -> bool:
+    return any(map(store.catalog.has_children, _parents_of(session)))
+
+
+def _parents_of(session: Session) -> Sequence[str]:
+    """The keys of the sessions whose children are shown as its own."""
+    native_id = native_id_of(session.entry) if session.folder.source is None else None
+    if native_id is None:
+        return (session.key,)
+    return [session.key, *(f"{source}:{native_id}" for source in SOURCES)]
 
 
 def cursor_text(place: tuple[int, str]) -> str:

@@ -16,6 +16,7 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.message import text_of
 from sessiond.model.record import TOOL_ROLES, Record
+from sessiond.model.row import encode_texts
 from sessiond.store import transcript
 from sessiond.store.catalog import CurrentTexts, Session
 from sessiond.store.joining import read_joined_backwards
@@ -55,6 +56,8 @@ async def previews(store: SessionStore, sessions: Sequence[Session], *, shown: S
     """
     entries = [session.entry for session in sessions]
     kept = [_current(session) if shown is None else None for session in sessions]
+    if all(kept):
+        return [preview for preview in kept if preview is not None]
     unknown = [session for session, preview in zip(sessions, kept, strict=True) if preview is None]
     show = shown or _identity
     read = iter(await store.read_each(unknown, _read, store.record_limit, show) if unknown else ())
@@ -63,7 +66,8 @@ async def previews(store: SessionStore, sessions: Sequence[Session], *, shown: S
         if preview is None:
             texts = next(read)
             first, last = texts or (None, None)
-            preview = CurrentTexts(entry, _title(entry, first, show), short(last, 120) if last else None)
+            title, last = _title(entry, first, show), short(last, 120) if last else None
+            preview = CurrentTexts(entry, title, last, encode_texts(title, last))
             if shown is None and texts is not None:
                 session.texts = preview
         found.append(preview)

@@ -312,6 +312,10 @@ class Catalog:
         """The keys of the sessions that `key` spawned, oldest first."""
         return sorted(self._children.get(key, ()), key=self._age)
 
+    def has_children(self, key: str) -> bool:
+        """Whether `key` spawned a session."""
+        return key in self._children
+
     def newest_children(self, keys: Iterable[str], most: int, is_wanted: Callable[[str], bool]) -> list[str]:
         """The newest of the sessions that `keys` spawned and that are wanted, the oldest of these first."""
         found = [self._children[key] for key in keys if key in self._children]

@@ -20,11 +20,12 @@ from sessiond.store.transcript import Line, WrittenBytes
 
 
 class CurrentTexts(NamedTuple):
-    """Title and preview for lists, valid while the session's entry is `entry`."""
+    """Title and preview for lists, valid while the session's entry is `entry`. `text` are both, as in a row's JSON."""
 
     entry: Entry
     title: str
     last: str | None
+    text: bytes
 
 
 class Remnant(NamedTuple):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from support.in_process import in_process_daemon
 
+from sessiond.model.row import Row, add_texts, encode_texts
 from sessiond.sessions import listing
+from sessiond.store.catalog import Session
+from sessiond.store.store import SessionStore
 
 CONFIG = """
 [[agents.list]]
@@ -64,3 +68,42 @@ async def test_the_row_of_an_archived_session_shows_its_path_in_the_archive(tmp_
         [old] = [row for row in found if row["sessionId"] == before["sessionId"]]
         assert old["archived"] and "/archive/" in old["transcriptPath"]
         assert "archived" not in before
+
+
+def encode(row: Row) -> bytes:
+    return msgspec.json.encode(row)
+
+
+def encoded(store: SessionStore, session: Session, agent: str | None = None) -> bytes:
+    return bytes(listing.encoded_row(store, session, agent))
+
+
+async def test_an_encoded_row_is_the_row_as_json_and_kept_until_it_changes(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        await owner.say(KEY, "hello")
+        store = parts.services.store
+        session = store.catalog.by_key[KEY]
+        kept = listing.encoded_row(store, session, None)
+        assert listing.encoded_row(store, session, None) is kept
+        assert bytes(kept) == encode(listing.row(store, session, None))
+        assert encoded(store, session, "other") == encode(listing.row(store, session, "other")) != bytes(kept)
+        await owner.call("sessions.patch", key=KEY, label="first")
+        assert encoded(store, session) == encode(listing.row(store, session, None)) != bytes(kept)
+        await owner.call("sessions.create", key="agent:main:child", parentSessionKey=KEY)
+        assert b"agent:main:child" in encoded(store, session)
+        assert encoded(store, session) == encode(listing.row(store, session, None))
+        await owner.call("sessions.delete", key="agent:main:child")
+        assert b"agent:main:child" not in encoded(store, session)
+
+
+async def test_texts_are_added_to_an_encoded_row_where_a_row_has_them(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        await owner.say(KEY, "hello")
+        store = parts.services.store
+        session = store.catalog.by_key[KEY]
+        text = listing.encoded_row(store, session, None)
+        for title, last in (("a", None), ('"q"', "b\n"), ("\u00e9", "")):
+            with_texts = msgspec.structs.replace(
+                listing.row(store, session, None), derived_title=title, last_message_preview=last
+            )
+            assert bytes(add_texts(text, encode_texts(title, last))) == encode(with_texts)
