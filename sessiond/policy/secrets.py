@@ -117,6 +117,8 @@ def mask_secrets(text: str, patterns: tuple[re.Pattern[str], ...] = ()) -> tuple
     `patterns` are the owner's own, from `compile_patterns`. Mask before cutting a text into snippets: a secret that was
     cut in two is not recognized.
     """
+    if not patterns and _is_too_short(text):
+        return text, False
     spans = _spans(text, patterns)
     if not spans:
         return text, False
@@ -193,8 +195,13 @@ def _spans(text: str, patterns: tuple[re.Pattern[str], ...]) -> list[Span]:
     return list(_merge_spans(spans)) if spans else []
 
 
+def _is_too_short(text: str) -> bool:
+    """Whether the text has no secret of a known form, because it is too short for one and nothing is assigned in it."""
+    return len(text) < _SHORTEST and "=" not in text and ":" not in text and "--" not in text
+
+
 def _find_shaped(text: str) -> Iterator[Span]:
-    if len(text) < _SHORTEST and "=" not in text and ":" not in text and "--" not in text:
+    if _is_too_short(text):
         return
     low = _lower(text)
     find = low.find if len(low) <= _PIECE else partial(_find, low)

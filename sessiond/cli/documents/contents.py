@@ -9,8 +9,8 @@ import json
 import re
 from types import MappingProxyType
 
-from sessiond.cli.terminal.message import TOOL_ROLES, moment_of, who_of
-from sessiond.cli.terminal.times import moment_in, size
+from sessiond.cli.terminal.message import TOOL_ROLES, who_of
+from sessiond.cli.terminal.times import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,37 +51,35 @@ class ShownMessage:
 
 def message_entry(
     message: dict[str, Any],
-    place: dict[str, Any],
+    moment_ms: int | None,
     files: Sequence[dict[str, Any]],
     calls: Mapping[str, str] = MappingProxyType({}),
 ) -> ShownMessage:
-    """`place` is its position; `files` came with the message; `calls` has the names of tools by the id of their call,
-    for results that do not say theirs.
+    """`files` came with the message; `calls` has the names of tools by the id of their call, for results that do not
+    say theirs.
     """
     parts = list(_parts(message, calls))
     parts += [ShownPart(NOTE, f"attached: {file.get('name')} ({size(int(file.get('bytes') or 0))})") for file in files]
-    return ShownMessage(who_of(message), _sender(message), moment_of(message, place), parts)
+    return ShownMessage(who_of(message), _sender(message), moment_ms, parts)
 
 
-def run_end_entry(run_end: dict[str, Any], words: dict[str, str]) -> ShownMessage | None:
-    """The end of a run as an entry; None where a reply says it. `words` has a sentence for each status."""
+def run_end_entry(run_end: dict[str, Any], words: dict[str, str], moment_ms: int | None) -> ShownMessage:
+    """The end of a run as an entry. `words` has a sentence for each status."""
     status, error = str(run_end.get("status")), run_end.get("error")
-    if status == "ok" and run_end.get("replied"):
-        return None
     interrupted = status == "error" and error == "interrupted"
     text = words["interrupted" if interrupted else status] if (interrupted or status in words) else status
     parts = [ShownPart(NOTE, f"{text}: {error}" if error and not interrupted else text)]
     if run_end.get("printed"):
         parts.append(ShownPart(CODE, str(run_end["printed"]).rstrip("\n")))
-    return ShownMessage("run", "", moment_in(run_end.get("endedAt")), parts)
+    return ShownMessage("run", "", moment_ms, parts)
 
 
-def note_entry(text: str, timestamp: object) -> ShownMessage:
+def note_entry(text: str, moment_ms: int | None) -> ShownMessage:
     """What stands between messages and is none."""
-    return ShownMessage("note", "", moment_in(timestamp), [ShownPart(NOTE, text)])
+    return ShownMessage("note", "", moment_ms, [ShownPart(NOTE, text)])
 
 
-def fact_entry(who: str, text: str, moment_ms: int) -> ShownMessage:
+def fact_entry(who: str, text: str, moment_ms: int | None) -> ShownMessage:
     """What was asked or answered at this time."""
     return ShownMessage(who, "", moment_ms, [ShownPart(NOTE, text)])
 

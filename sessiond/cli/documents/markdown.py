@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import lru_cache
 
 from sessiond.cli.documents.contents import CODE, IMAGE, NOTE, TEXT, ShownMessage, ShownPart
 from sessiond.cli.terminal.times import size
@@ -83,14 +84,16 @@ def _escape_markup(lines: list[str]) -> list[str]:
     Where a block begins within the lines is not known (a list, a heading), so a place is in a code span only if it is
     in one whichever line begins the block.
     """
-    if not any("<" in line for line in lines):
+    text = "\n".join(lines)
+    if not _MARKUP.search(text):
         return lines
+    if "`" not in text:
+        return _MARKUP.sub(r"\\<", text).split("\n")
     if len(lines) > _MOST_SPAN_LINES or sum(map(len, lines)) > _MOST_SPAN_CHARS:
         return [_MARKUP.sub(r"\\<", line) for line in lines]
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
-    text = "\n".join(lines)
     spans = [_code_spans(text, start) for start in starts[:-1]]
 
     def escape(found: re.Match[str]) -> str:
@@ -110,11 +113,16 @@ def _code_spans(text: str, start: int) -> list[int]:
         at = found.end()
         if found[0][0] == "\\":
             continue
-        end = re.compile(f"(?<!`)`{{{len(found[0])}}}(?!`)").search(text, at)
+        end = _ticks_of_length(len(found[0])).search(text, at)
         if end is not None:
             borders += (at, end.start())
             at = end.end()
     return borders
+
+
+@lru_cache(maxsize=64)
+def _ticks_of_length(count: int) -> re.Pattern[str]:
+    return re.compile(f"(?<!`)`{{{count}}}(?!`)")
 
 
 def _heading(text: str) -> str:

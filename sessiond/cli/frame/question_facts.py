@@ -46,8 +46,10 @@ def facts_of_page(client: Client, page: dict[str, Any], *, is_newest: bool) -> l
 def _facts_of(question: dict[str, Any]) -> list[QuestionFact]:
     answer, call_id = question.get("answer"), question.get("toolCallId")
     is_open = question["status"] == "open"
-    facts = [QuestionFact(question["askedAt"], "question", title_of(question), is_open=is_open, call_id=call_id)]
+    text, asked = title_of(question), {name: value for name, value in question.items() if name != "answer"}
+    facts = [QuestionFact(question["askedAt"], "question", text, is_open=is_open, call_id=call_id, facts=asked)]
     if answer:
-        said = answer_text(answer, question["options"])
-        facts.append(QuestionFact(answer.get("at", question["askedAt"]), "answer", said, call_id=call_id))
+        said, given = answer_text(answer, question["options"]), {"questionId": question["id"], **answer}
+        moment = answer.get("at", question["askedAt"])
+        facts.append(QuestionFact(moment, "answer", said, call_id=call_id, facts=given))
     return facts

@@ -38,13 +38,21 @@ _OUTCOMES = {"expired": "expired", "withdrawn": "withdrawn", "policy": "settled 
 class QuestionFact:
     """`who`: `question` or `answer`; `text` is escaped; `moment_ms` since 1970. `is_open`: it waits for its answer.
 
-    `call_id` is the tool call that it is about, if it is about one.
+    `call_id` is the tool call that it is about, if it is about one; `facts` are those of the daemon.
     """
 
     def __init__(
-        self, moment_ms: int, who: str, text: str, *, is_open: bool = False, call_id: str | None = None
+        self,
+        moment_ms: int,
+        who: str,
+        text: str,
+        *,
+        is_open: bool = False,
+        call_id: str | None = None,
+        facts: dict[str, Any] | None = None,
     ) -> None:
         self.moment_ms, self.who, self.text, self.is_open, self.call_id = moment_ms, who, text, is_open, call_id
+        self.facts = facts or {}
 
 
 def take_facts(facts: list[QuestionFact], until_ms: int | None) -> list[QuestionFact]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sessiond.cli.terminal.escape import one_line
-from sessiond.cli.terminal.message import moment_of, paragraph
-from sessiond.cli.terminal.question import take_facts
+from sessiond.cli.terminal.message import paragraph
+from sessiond.cli.terminal.page_order import FACT, MARKER, RUN_END, entries_in_order, has_reply
 from sessiond.cli.terminal.screen import Screen
 from sessiond.cli.terminal.times import clock, moment_in, size
 
@@ -31,40 +31,21 @@ MARKERS = {
 
 def page_lines(page: dict[str, Any], present_ms: int, on: Screen, facts: Sequence[QuestionFact] = ()) -> list[str]:
     """The messages of a page, oldest first, and between them the ends of runs without a reply and what was asked."""
-    left = list(facts)
-    ends = list(page.get("runs") or ())
-    markers = list(page.get("markers") or ())
-    files = {one["seq"]: one["files"] for one in page.get("attachments") or ()}
-    shown = []
-    for message, place in zip(page["messages"], page["positions"], strict=True):
-        while markers and markers[0]["seq"] <= place["seq"]:
-            shown.append(_marker_line(markers.pop(0), present_ms, on))
-        while ends and ends[0]["seq"] < place["seq"]:
-            shown += run_end_lines(ends.pop(0), present_ms, on)
-        moment = moment_of(message, place)
-        facts_now = [] if moment is None else take_facts(left, moment)
-        # A message is written when it is whole, which may be after the question about a call in it was asked.
-        call_ids = _call_ids(message)
-        before = [fact for fact in facts_now if fact.call_id not in call_ids]
-        shown += [line for fact in before for line in fact_lines(fact, present_ms, on)]
-        shown += paragraph(message, moment, present_ms, on, beside=_file_names(files.get(place["seq"]) or ()))
-        about = [fact for fact in facts_now if fact.call_id in call_ids]
-        shown += [line for fact in about for line in fact_lines(fact, present_ms, on)]
-    shown += [_marker_line(marker, present_ms, on) for marker in markers]
-    for run_end in ends:
-        shown += run_end_lines(run_end, present_ms, on)
-    return [*shown, *(line for fact in left for line in fact_lines(fact, present_ms, on))]
+    shown: list[str] = []
+    for entry in entries_in_order(page, facts):
+        if entry.kind == MARKER:
+            shown.append(_marker_line(entry.what, present_ms, on))
+        elif entry.kind == RUN_END:
+            shown += run_end_lines(entry.what, present_ms, on)
+        elif entry.kind == FACT:
+            shown += fact_lines(entry.what, present_ms, on)
+        else:
+            shown += paragraph(entry.what, entry.moment_ms, present_ms, on, beside=_file_names(entry.files))
+    return shown
 
 
 def fact_lines(fact: QuestionFact, present_ms: int, on: Screen) -> list[str]:
     return paragraph({"role": fact.who, "content": fact.text}, fact.moment_ms, present_ms, on)
-
-
-def _call_ids(message: dict[str, Any]) -> set[object]:
-    """The ids of the tool calls in a message."""
-    content = message.get("content")
-    blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
-    return {one["id"] for one in blocks if one.get("type") == "toolCall" and isinstance(one.get("id"), str)}
 
 
 def _marker_line(marker: dict[str, Any], present_ms: int, on: Screen) -> str:
@@ -78,9 +59,9 @@ def _file_names(files: Sequence[dict[str, Any]]) -> list[str]:
 
 def run_end_lines(run_end: dict[str, Any], present_ms: int, on: Screen) -> list[str]:
     """The end of a run without a reply, and what its agent had printed; empty for a run with a reply."""
-    status, error = run_end["status"], run_end.get("error")
-    if status == "ok" and run_end["replied"]:
+    if has_reply(run_end):
         return []
+    status, error = run_end["status"], run_end.get("error")
     if status == "error" and error != "interrupted":
         text = f"{RUN_ENDS[status]}: {error}" if error else RUN_ENDS[status]
     else:

@@ -65,7 +65,7 @@ class Elements(HTMLParser):
 @example({"role": "user", "content": "<!-- `<!-- ` <script>alert(1)</script>"}, [])
 @example({"role": "user", "content": [{"type": "image", "mimeType": "image/png", "data": '"><script>'}]}, [])
 def test_no_message_adds_an_element_or_a_heading(message: dict[str, Any], files: list[dict[str, Any]]) -> None:
-    one = message_entry(message, {"timestamp": "2026-01-02T03:04:05Z"}, files)
+    one = message_entry(message, 1_767_323_045_000, files)
     page = Elements()
     page.feed(web_page.message(one, "now"))
     page.close()
@@ -114,7 +114,8 @@ def _outside_code(text: str) -> list[str]:
 )
 def test_markup_is_escaped_outside_of_code(text: str, shown: str) -> None:
     assert (
-        markdown.message(message_entry({"role": "user", "content": text}, {}, ()), "").split("\n", 3)[3] == shown + "\n"
+        markdown.message(message_entry({"role": "user", "content": text}, None, ()), "").split("\n", 3)[3]
+        == shown + "\n"
     )
 
 
@@ -153,11 +154,11 @@ IMAGE = {"type": "image", "mimeType": "image/png", "data": PNG}
     ],
 )
 def test_calls_results_and_thoughts_have_a_line(message: dict[str, Any], summaries: list[str]) -> None:
-    assert [part.summary() for part in message_entry(message, {}, ()).parts] == summaries
+    assert [part.summary() for part in message_entry(message, None, ()).parts] == summaries
 
 
 def test_what_is_not_known_is_shown_as_json() -> None:
-    (part,) = message_entry({"role": "user", "content": [{"type": "new", "a": 1}]}, {}, ()).parts
+    (part,) = message_entry({"role": "user", "content": [{"type": "new", "a": 1}]}, None, ()).parts
     assert json.loads(part.text) == {"type": "new", "a": 1}
 
 
@@ -168,5 +169,5 @@ def test_a_result_without_a_name_has_that_of_its_call() -> None:
         {"role": "toolResult", "toolCallId": ["c"], "content": "ok"},
     ]
     calls = contents.names_of_calls(messages)
-    shown = [message_entry(message, {}, (), calls).parts[0].summary() for message in messages]
+    shown = [message_entry(message, None, (), calls).parts[0].summary() for message in messages]
     assert shown == ["Bash", "Bash: result", "result: result"]

@@ -1,0 +1,39 @@
+"""A session as JSON lines: its row, then a line for each message and for what happened between them.
+
+    {"session": ROW}
+    {"seq": 1, "id": "...", "timestamp": "...", "message": {...}, "files": [...]}
+    {"marker": {...}}, {"run": {...}}, {"question": {...}}, {"answer": {...}}
+"""
+
+from __future__ import annotations
+
+import json
+
+from sessiond.cli.terminal.page_order import FACT, MARKER, MESSAGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sessiond.cli.terminal.page_order import PageEntry
+
+_PLACE = ("seq", "id", "timestamp")
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def head(row: dict[str, Any]) -> str:
+    return line({"session": row})
+
+
+def line_of(entry: PageEntry, shown: Any) -> str:
+    """The line of an entry; `shown` is what it has, with its secrets masked where they are to be."""
+    if entry.kind == MESSAGE:
+        files = {"files": list(entry.files)} if entry.files else {}
+        return line({name: entry.place.get(name) for name in _PLACE} | {"message": shown} | files)
+    if entry.kind == FACT:
+        return line({shown.who: shown.facts})
+    return line({"marker" if entry.kind == MARKER else "run": shown})
+
+
+def line(value: dict[str, Any]) -> str:
+    return _encode(value) + "\n"
