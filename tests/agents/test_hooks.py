@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,8 @@ class Terminal:
         # Without a status line, so that the screen is the program's only.
         self._run("new-session", "-d", "-x", "160", "-y", "50", "-c", str(cwd), f"{command}; sleep 3600")
 
-    def type(self, *keys: str) -> None:
-        for key in keys:
-            self._run("send-keys", key)
+    def type(self, key: str) -> None:
+        self._run("send-keys", key)
 
     def say(self, text: str) -> None:
         """Type a text, and Enter once it is there: what comes in one go counts as pasted. Its number, which a shell
@@ -45,6 +44,23 @@ class Terminal:
         self._run("send-keys", "-l", f"{text} #{self._said}")
         self.wait_for(f"#{self._said}")
         self._run("send-keys", "Enter")
+
+    def press(self, key: str, *, until: Callable[[str], bool]) -> None:
+        """A key, again and again until the screen shows what it does: programs ignore the keys of the first moment in
+        which they ask something. Claude Code does so lest somebody agrees who was just typing.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not until(self.screen()):
+            assert time.monotonic() < deadline, f"{key} does nothing:\n{self.screen()}"
+            self.type(key)
+            drawn_by = time.monotonic() + 2
+            while not until(self.screen()) and time.monotonic() < drawn_by:
+                time.sleep(0.05)  # noqa: TID251 - another process's screen announces nothing
+
+    def accept(self, prompt: str) -> None:
+        """Enter at a prompt once it is on the screen. Where none is, Enter does nothing."""
+        self.wait_for(prompt)
+        self.press("Enter", until=lambda screen: prompt not in screen)
 
     def screen(self) -> str:
         return self._run("capture-pane", "-p", "-J")
@@ -116,7 +132,8 @@ class Desk:
         words = [str(self._path), "--model", self._program.model, "--ask-for-approval", "on-request"]
         self.terminal.start(words, self._environ, self.workspace)
         self.terminal.wait_for("Trust all and continue")
-        self.terminal.type("Down", "Enter")
+        self.terminal.press("Down", until=lambda screen: "› 2. Trust all and continue" in screen)
+        self.terminal.accept("Trust all and continue")
         self.terminal.wait_for("? for shortcuts")
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -204,7 +221,7 @@ def test_without_a_daemon_the_program_asks_itself(desk: Desk, program: Any) -> N
     desk.terminal.wait_for(asks)
     # Nothing is waited for: a model's turn and its hooks take a second or two.
     assert time.monotonic() - before < PATIENCE_S / 2
-    desk.terminal.type("Enter")
+    desk.terminal.accept(asks)
     desk.daemon.wait_for((desk.workspace / "birds.txt").exists, "the tool did not run")
 
 
@@ -214,8 +231,7 @@ def test_what_is_decided_in_the_terminal_is_withdrawn(desk: Desk, program: Any) 
     desk.start()
     desk.ask_for("birds.txt; sleep 5")
     desk.wait_for_question("birds.txt")
-    desk.terminal.wait_for("Do you want to proceed?")
-    desk.terminal.type("Enter")
+    desk.terminal.accept("Do you want to proceed?")
     desk.daemon.wait_for((desk.workspace / "birds.txt").exists, "the tool did not run")
     desk.daemon.wait_for(lambda: not desk.daemon.call("questions.list", open=True)["questions"], "it is still asked")
     [question] = desk.daemon.call("questions.list")["questions"]
@@ -250,8 +266,7 @@ def test_a_daemon_that_dies_while_it_asks_leaves_the_program_its_own_prompt(desk
     desk.wait_for_question("birds.txt")
     desk.daemon.kill()
     asks = "Do you want to proceed?" if program.name == "claude" else "Yes, proceed"
-    desk.terminal.wait_for(asks)
-    desk.terminal.type("Enter")
+    desk.terminal.accept(asks)
     desk.daemon.wait_for((desk.workspace / "birds.txt").exists, "the tool did not run")
     desk.daemon.start()
     [question] = desk.daemon.call("questions.list")["questions"]
