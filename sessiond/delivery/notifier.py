@@ -9,6 +9,7 @@ Source: runs.md, "Notifications".
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,6 +56,8 @@ class RuleNotifier:
         # What is on hold until the end of a run is on disk, by the id of the run; and what the disk has refused.
         self._held: dict[str, set[str]] = {}
         self._refused: dict[str, list[Delivery]] = {}
+        # Of questions, by the target: those that are not in the outbox yet, the first asked first; and how many.
+        self._unwritten: dict[str, list[tuple[int, Delivery]]] = {}
         self._under_way: Counter[str] = Counter()
         self._overflowed: set[str] = set()
 
@@ -75,7 +78,11 @@ class RuleNotifier:
         fact = fact_of_question(asked.key, shown.entry, asked.question, self._store.rules, self._mask)
         for delivery in self._deliveries(fact):
             self._under_way[delivery.to] += 1
-            self._supervisor.start_follow_up(self._tell, delivery)
+            if delivery.to not in self._unwritten:
+                self._unwritten[delivery.to] = []
+                self._supervisor.start_follow_up(self._tell_in_order, delivery.to)
+            # Of those that one commit has stored any may come here first; the task begins after all of them.
+            heapq.heappush(self._unwritten[delivery.to], (asked.number, delivery))
 
     async def before_end(self, run: Run) -> None:
         """Write the deliveries of the end that a run is about to get, on hold; those of another end are dropped."""
@@ -118,6 +125,14 @@ class RuleNotifier:
 
     def resume_open(self) -> None:
         """Nothing to do: the ends of those runs are written by their supervisor."""
+
+    async def _tell_in_order(self, target: str) -> None:
+        unwritten = self._unwritten[target]
+        try:
+            while unwritten:
+                await self._tell(heapq.heappop(unwritten)[1])
+        finally:
+            del self._unwritten[target]
 
     async def _tell(self, delivery: Delivery) -> None:
         try:

@@ -82,7 +82,10 @@ async def handle(ctx: Context, params: AgentsAskParams) -> AgentsAskResult:
     _check_options(params.options)
     draft = QuestionDraft(title=params.title, detail=params.detail, options=tuple(params.options))
     asking = ctx.services.supervisor.questions
-    answer = await asking.ask(_asking_run(ctx, params.run_id), draft, params.timeout_seconds)
+    run = _asking_run(ctx, params.run_id)
+    # This one has its place in the transcript when it first waits, so the next one comes after it.
+    ctx.release_next()
+    answer = await asking.ask(run, draft, params.timeout_seconds)
     return result_of(answer)
 
 
@@ -128,4 +131,5 @@ METHOD = Method(
     AgentsAskResult,
     handle,
     "Ask a person in the name of a run, and wait for the answer.",
+    ordered=True,
 )

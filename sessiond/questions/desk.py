@@ -7,6 +7,7 @@ Source: runs.md, "Questions".
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -46,12 +47,14 @@ NOBODY_WAITS = "nobody waits for its answer any more"
 
 
 class OpenQuestion:
-    """A question somebody waits for. `answer` is set once its end is settled, which one task at a time may do."""
+    """A question somebody waits for. `answer` is set once its end is settled, which one task at a time may do. Numbers
+    grow in the order in which questions are asked.
+    """
 
-    __slots__ = ("answer", "closing", "decided", "question", "session")
+    __slots__ = ("answer", "closing", "decided", "number", "question", "session")
 
-    def __init__(self, session: Session, question: Question) -> None:
-        self.session, self.question = session, question
+    def __init__(self, session: Session, question: Question, number: int) -> None:
+        self.session, self.question, self.number = session, question, number
         self.answer: QuestionAnswer | None = None
         self.decided = trio.Event()
         self.closing = trio.Lock()
@@ -77,6 +80,7 @@ class QuestionDesk:
     ) -> None:
         self._store, self._clock, self._ids, self._on_asked = store, clock, ids, on_asked
         self._open: dict[str, OpenQuestion] = {}
+        self._numbers = itertools.count()
         # Ended, but the disk has refused the end; by their ids.
         self._unwritten: dict[str, OpenQuestion] = {}
         # Transcripts that another program put into the store with questions that stand open.
@@ -136,12 +140,13 @@ class QuestionDesk:
     ) -> QuestionAnswer:
         """Ask, and wait for the end of the question, which is on disk then.
 
-        A cancelled wait withdraws it. Conflict where too many are open already, Overloaded where they come too fast;
-        StorageError where it cannot be stored, and then nothing was asked.
+        Questions stand in the transcript in the order of these calls. A cancelled wait withdraws one. Conflict where
+        too many are open already, Overloaded where they come too fast; StorageError where it cannot be stored,
+        and then nothing was asked.
         """
         if self._stopping:
             raise Stopping("sessiond is stopping, and nobody can answer any more; ask again when it is back")
-        asked = OpenQuestion(session, self._compose(draft, run_id, timeout_s))
+        asked = OpenQuestion(session, self._compose(draft, run_id, timeout_s), next(self._numbers))
         self._admit(asked)
         # Before it is on disk, so that it can be answered as soon as anybody reads of it.
         self._open[asked.question.id] = asked

@@ -434,6 +434,18 @@ class TestQuestions:
             ]
             assert harness.target.ids == [asked.question.id] * 2
 
+    async def test_questions_asked_at_once_are_told_in_their_order(self, tmp_path: Path, autojump_clock: Any) -> None:
+        async with open_notifier(tmp_path / "store", BOTH) as harness:
+            session = await harness.runs.session()
+            for _ in range(10):
+                harness.runs.nursery.start_soon(harness.runs.desk.ask, session, DRAFT)
+            await harness.settle()
+            await harness.wait_until_empty()
+            asked = [one.question.id for one in harness.runs.desk.open_questions()]
+            for channel in ("notify:one", "notify:two.example"):
+                told = [one.notification for one in harness.target.told if one.channel == channel]
+                assert [one.question_id for one in told if one is not None] == asked
+
     async def test_a_question_that_is_over_is_not_told_any_more(self, tmp_path: Path, autojump_clock: Any) -> None:
         async with open_notifier(tmp_path / "store") as harness:
             harness.target.act = harness.target.refuse

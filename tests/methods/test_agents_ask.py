@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
@@ -153,6 +154,20 @@ async def test_a_question_keeps_the_limits_or_is_refused(
         question = await wait_for_question(asking_agent.owner)
         assert {name: question[name] for name in ASKED} == {name: asked[name] for name in ASKED}
         await asking_agent.owner.call("questions.answer", id=question["id"], optionId=question["options"][0]["id"])
+
+
+async def test_questions_that_come_at_once_are_asked_in_their_order(asking_agent: AskingAgent) -> None:
+    run = {"runId": asking_agent.run_id}
+    titles = [f"May I {number}?" for number in range(10)]
+    calls = [
+        {"jsonrpc": "2.0", "id": title, "method": "agents.ask", "params": {**ASKED, **run, "title": title}}
+        for title in titles
+    ]
+    await asking_agent.made.connection.write(b"".join(msgspec.json.encode(call) + b"\n" for call in calls))
+    with trio.fail_after(PATIENCE_S):
+        while len(listed := (await asking_agent.owner.call("questions.list"))["questions"]) < 10:  # noqa: ASYNC110
+            await trio.sleep(0.005)
+    assert [one["title"] for one in listed] == titles
 
 
 async def test_whoever_asks_takes_the_question_back_by_cancelling_or_going_away(asking_agent: AskingAgent) -> None:

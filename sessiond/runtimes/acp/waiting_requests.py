@@ -20,11 +20,12 @@ TAKEN_BACK = "the agent took its request back"
 
 
 class WaitingRequest:
-    """A request for which a person is asked."""
+    """A request for which a person is asked, once `begun` of the one `before` it is set."""
 
-    def __init__(self, request: AgentRequest, question: AgentQuestion) -> None:
-        self.request, self.question = request, question
+    def __init__(self, request: AgentRequest, question: AgentQuestion, before: trio.Event | None) -> None:
+        self.request, self.question, self.before = request, question, before
         self.scope = trio.CancelScope()
+        self.begun = trio.Event()
 
 
 class WaitingRequests:
@@ -36,15 +37,23 @@ class WaitingRequests:
 
     def add(self, request: AgentRequest, question: AgentQuestion) -> WaitingRequest:
         """From now on the agent can take it back, also before it is asked."""
-        waiting = WaitingRequest(request, question)
+        before = self._waiting[-1].begun if self._waiting else None
+        waiting = WaitingRequest(request, question, before)
         self._waiting.append(waiting)
         return waiting
 
     async def ask(self, waiting: WaitingRequest, note_reply: Callable[[AgentReply], None]) -> None:
-        """Ask a person and answer the request. Cancelled: the question is withdrawn, and `cancel_all` answers."""
+        """Ask a person and answer the request. Cancelled: the question is withdrawn, and `cancel_all` answers.
+
+        The tasks of several begin in any order; they ask in the order in which the agent did.
+        """
         question = waiting.question
         reply = question.cancel(TAKEN_BACK)
+        if waiting.before is not None:
+            await waiting.before.wait()
+        waiting.begun.set()
         with waiting.scope:
+            await trio.lowlevel.checkpoint_if_cancelled()
             try:
                 reply = question.reply(await self._sink.ask(question.draft, timeout_s=self._timeout_s))
             except SessiondError as error:
