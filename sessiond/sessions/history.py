@@ -154,7 +154,8 @@ async def page(
     messages: list[msgspec.Raw] = []
     positions: list[MessagePosition] = []
     size = 0
-    for (line, seq), check in zip(got.lines, got.checks, strict=True):
+    ends = [(line.end, seq, check) for (line, seq), check in zip(got.lines, got.checks, strict=True)]
+    for (line, seq), after in zip(got.lines, store.cursors(session, ends), strict=True):
         record = line.record
         assert record is not None
         message = record.message if record.message is not None else record.hidden or b"{}"
@@ -162,12 +163,12 @@ async def page(
         size += len(message)
         messages.append(msgspec.Raw(message))
         stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-        positions.append(MessagePosition(record.shown_id, seq, store.cursor(session, line.end, seq, check), stamp))
+        positions.append(MessagePosition(record.shown_id, seq, after, stamp))
     return History(
         messages=messages,
         positions=positions,
         has_more=got.has_more,
-        next_cursor=store.cursor(session, got.start, got.start_seq) if got.has_more else None,
+        next_cursor=store.cursor(session, got.start, got.start_seq, got.start_check) if got.has_more else None,
         cursor=cursor,
         skipped=got.skipped,
         bytes=size,

@@ -6,6 +6,7 @@ Knows the catalog, and reads the few bytes of a file before an offset. Does not 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from sessiond.errors import StorageError, reason_of
 from sessiond.store import cursor as cursor_text
@@ -36,6 +37,10 @@ class CursorPlaces:
             except OSError:
                 check = 0  # the cursor is then refused as stale when it is used
         return self._cursors.text(session.session_id, facts.inode, check, Position(offset, seq))
+
+    def cursors(self, session: Session, places: Iterable[tuple[int, int, int]]) -> list[str]:
+        """The cursors for ends of lines: `(offset, seq, check)` each, as `cursor` takes them."""
+        return self._cursors.texts(session.session_id, session.entry.file.inode, places)
 
     def position(self, session: Session, text: str) -> Position:
         """The position of a cursor. InvalidParams where it is another session's, or the file was rewritten since."""

@@ -31,7 +31,7 @@ class MessagePage(msgspec.Struct, frozen=True):
     `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
     this page's stretch; `bytes` the messages that fit. `noted` are other records that were asked for, oldest first,
     each with the number of messages before it; so are `markers`, the newest ones. `checks` are the checksums behind the
-    lines, where they were asked for.
+    lines, and `start_check` that before `start`, where they were asked for.
     """
 
     lines: list[tuple[Line, int]]
@@ -43,6 +43,7 @@ class MessagePage(msgspec.Struct, frozen=True):
     noted: list[tuple[Line, int]] = []
     markers: list[tuple[Line, int]] = []
     checks: list[int] = []
+    start_check: int = 0
 
 
 class _TooLong(Exception):

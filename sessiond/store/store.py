@@ -71,7 +71,8 @@ class SessionStore:
         self.presence = StorePresence(opened.path, opened.root_fd)
         self.catalog = Catalog()
         places = CursorPlaces(opened.secret, self.catalog)
-        self.cursor, self.position, self.locate = places.cursor, places.position, places.locate
+        self.cursor, self.cursors = places.cursor, places.cursors
+        self.position, self.locate = places.position, places.locate
         self.sign = places.sign
         self.problems: list[scan.Problem] = []
         opened_folders = AgentFolders(opened.root_fd, opened.path, lambda folder: listener().folder_opened(folder))
@@ -225,9 +226,12 @@ class SessionStore:
                 dialect=session.dialect,
                 stop=stop,
             )
+            start_check = transcript.checksum(fd, found.start)
             if session.folder.source is not None:  # their records are not always the bytes of one line
-                return replace(found, checks=[transcript.checksum(fd, line.end) for line, _ in found.lines])
-            return replace(found, checks=[transcript.checksum_behind(fd, line) for line, _ in found.lines])
+                checks = [transcript.checksum(fd, line.end) for line, _ in found.lines]
+            else:
+                checks = [transcript.checksum_behind(fd, line) for line, _ in found.lines]
+            return replace(found, checks=checks, start_check=start_check)
 
         page: MessagePage = await self.read(session, read)
         return page

@@ -234,6 +234,9 @@ async def test_pages_reach_the_first_message_and_cursors_give_the_same_pages_aga
         first = await newest(store, session, 3)
         assert (texts(first), first.has_more, [seq for _, seq in first.lines]) == (["4", "5", "6"], True, [5, 6, 7])
         cursor = store.cursor(session, first.start, first.start_seq)
+        assert cursor == store.cursor(session, first.start, first.start_seq, first.start_check)
+        ends = [(line.end, seq, check) for (line, seq), check in zip(first.lines, first.checks, strict=True)]
+        assert store.cursors(session, ends) == [store.cursor(session, line.end, seq) for line, seq in first.lines]
         second = await newest(store, session, 3, store.position(session, cursor))
         third = await newest(store, session, 3, Position(second.start, second.start_seq))
         assert (texts(second), texts(third), third.has_more) == (["1", "2", "3"], ["0"], False)
