@@ -127,9 +127,7 @@ async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[Sessi
     return _answer(sight.level, found, rows), found.sessions
 
 
-def _answer(
-    visibility: Visibility, found: listing.ListPage, rows: Sequence[Row | msgspec.Raw]
-) -> SessionsListResult:
+def _answer(visibility: Visibility, found: listing.ListPage, rows: Sequence[Row | msgspec.Raw]) -> SessionsListResult:
     return SessionsListResult(
         count=len(rows),
         # Rows that are JSON already are sent as they are.

@@ -29,6 +29,7 @@ class Match(msgspec.Struct, frozen=True):
 
     `listed` is its number in the list of messages, where lines change one, else 0. `hit` is where the line begins in
     which the text was found. `counted` is that line or one before it of which is known how many messages stand before.
+    `check` is `transcript.checksum` behind the message.
     """
 
     session: Session
@@ -39,6 +40,7 @@ class Match(msgspec.Struct, frozen=True):
     role: str
     snippet: str
     masked: bool
+    check: int
     listed: int = 0
     counted: NumberedLine | None = None
 

@@ -8,9 +8,9 @@ judged as if there were none. Source: protocol.md, "The agents' tools".
 from __future__ import annotations
 
 import heapq
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 
 import msgspec
 
@@ -22,21 +22,20 @@ from sessiond.model.record import TOOL_ROLES, BadLine, Record
 from sessiond.sessions.found import Match, NewestMatches, Place, identity_of, seniority
 from sessiond.sessions.prefilter import Prefilter
 from sessiond.sessions.search_numbers import MatchNumbering
-from sessiond.sessions.search_place import SearchPlace, Stretch
-from sessiond.store import blocks, dirfd
+from sessiond.sessions.search_place import SearchPlace, Stretch, newest_time_of
+from sessiond.store import blocks
 from sessiond.store.catalog import Session
-from sessiond.store.joining import read_joined_backwards
+from sessiond.store.joining import is_whole_message, read_joined_backwards
 from sessiond.store.listing import MessageListing
 from sessiond.store.store import SessionStore
 from sessiond.store.time_slicer import TimeSlicer
-from sessiond.store.transcript import Line
+from sessiond.store.transcript import Line, checksum
 from sessiond.trigrams.narrowing import NO_INDEX, NOT_NARROWED, Narrowed, SearchIndex
 
 MAX_QUERY_CHARS = 512
 _BEFORE, _AFTER = 60, 140
 # How many lines are parsed, or sessions begun, in one step.
 _A_STEP = 16
-_MADE_A_STEP = 500
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +90,8 @@ class Search:
         self._sessions = list(sessions)
         self._narrowed: Narrowed = NOT_NARROWED
         self._originals: dict[str, Session] = {}
-        self._waiting: list[SearchPlace] = []
+        # Those that are not begun yet, the newest last, each with the bound of its messages.
+        self._waiting: list[tuple[int, Session]] = []
         # The transcripts being searched, ordered by the bound of their remaining messages.
         self._heap: list[tuple[int, int, SearchPlace]] = []
         self._ended_at: int | None = None
@@ -102,11 +102,10 @@ class Search:
         """Search everything, newest first. Each step blocks briefly; runs in worker threads."""
         self._narrowed = self._index.narrow(self._piece, self._sessions)
         yield
-        for number, session in enumerate(self._sessions):
-            self._waiting.append(SearchPlace(session, self._limit, self._latest))
-            if number % _MADE_A_STEP == 0:
-                yield
-        self._waiting.sort(key=lambda place: place.bound)
+        self._waiting = [
+            (newest_time_of(session, self._latest), session) for session in self._narrowed.leave_out(self._sessions)
+        ]
+        self._waiting.sort(key=itemgetter(0))
         yield
         while True:
             yield from self._begin_newest()
@@ -123,6 +122,11 @@ class Search:
         return [match for match in self._found.newest_first() if ended_at is None or match.timestamp > ended_at]
 
     @property
+    def has_more(self) -> bool:
+        """Whether there are more matches than the limit."""
+        return len(self.matches()) > self._query.limit
+
+    @property
     def ended_at(self) -> int | None:
         """Where the search ended early: everything newer than this time was looked at."""
         return self._ended_at
@@ -130,20 +134,22 @@ class Search:
     def _measure(self) -> tuple[int, int]:
         total = sum(session.entry.file.folded_to for session in self._sessions)
         left = sum(place.bytes_left for _, _, place in self._heap)
-        left += sum(self._narrowed.bytes_of(place.session) for place in self._waiting)
+        left += sum(self._narrowed.bytes_of(session) for _, session in self._waiting)
         return max(0, total - left), total
 
     def _begin_newest(self) -> Iterator[None]:
         """Begin the transcripts that may have a newer message than those being searched."""
         waiting, heap = self._waiting, self._heap
-        while waiting and (not heap or waiting[-1].bound >= -heap[0][0]):
-            if waiting[-1].bound < self._earliest:
+        while waiting and (not heap or waiting[-1][0] >= -heap[0][0]):
+            bound, session = waiting[-1]
+            if bound < self._earliest:
                 waiting.clear()
                 return
-            if self._found.is_complete(waiting[-1].bound):
+            if self._found.is_complete(bound):
                 return
-            place = waiting.pop()
-            place.begin(self._narrowed.find_in(place.session), self._earliest, self._query.block)
+            waiting.pop()
+            place = SearchPlace(session, self._limit, self._latest)
+            place.begin(self._narrowed.find_in(session), self._earliest, self._query.block)
             self._keep(len(waiting), place)
             if len(waiting) % _A_STEP == 0:
                 yield
@@ -164,25 +170,26 @@ class Search:
         if place.session.dialect.lists:
             yield from self._search_list(place)
             return
-        block = place.read(self._query.block)
-        if block is None:
-            place.give_up()
-            return
-        stretch = place.next_stretch
-        candidates = self._prefilter.candidates(block.data)
-        if candidates and place.copied is None:
-            yield from self._find_copied(place)
-        for read, (begin, end) in enumerate(candidates):
-            if end - begin <= self._limit:
-                self._examine(place, stretch, block.start + begin, block.data[begin:end])
-            if read % _A_STEP == _A_STEP - 1:
-                yield
+        with place.open_file() as fd:
+            block = place.read(fd, self._query.block) if fd is not None else None
+            if fd is None or block is None:
+                place.give_up()
+                return
+            candidates = self._prefilter.candidates(block.data)
+            if candidates and place.copied is None:
+                yield from self._find_copied(place)
+            for read, (begin, end) in enumerate(candidates):
+                if end - begin <= self._limit:
+                    self._examine(place, fd, block, begin, end)
+                if read % _A_STEP == _A_STEP - 1:
+                    yield
         place.pass_block(block)
 
-    def _examine(self, place: SearchPlace, stretch: Stretch, offset: int, line: bytes) -> None:
-        dialect = place.session.dialect
+    def _examine(self, place: SearchPlace, fd: int, block: blocks.Block, begin: int, end: int) -> None:
+        dialect, offset = place.session.dialect, block.start + begin
         if dialect.joins and offset in place.seen:
             return
+        line = block.data[begin:end]
         # Our own lines have a quicker way to their text than to parse them; others are parsed for it.
         if place.session.entry.source is None and self._piece not in fold_case(dialect.text_in(line)):
             return
@@ -193,38 +200,34 @@ class Search:
         if self._piece not in fold_case(text):
             return
         found = Line(offset, offset + len(line) + 1, record)
-        if dialect.joins and record.message_id is not None and record.role not in TOOL_ROLES:
-            whole = _join(place, found, self._limit)
+        identity = record.message_id if dialect.joins and record.role not in TOOL_ROLES else None
+        if identity is not None and not is_whole_message(
+            block.data, begin, end, identity, record_limit=self._limit, dialect=dialect
+        ):
+            whole = _join(place, fd, found, self._limit)
             if whole is None or whole.record is None:
                 return
             found, text = whole, text_of(whole.record.message or b"{}", "\n")
             place.seen = range(found.offset, found.end)
-        self._judge(place, found, text, hit=offset, stretch=stretch)
+        self._judge(place, fd, found, text, hit=offset, stretch=place.next_stretch)
 
     def _search_list(self, place: SearchPlace) -> Iterator[None]:
         """Search a transcript whose lines change a list of messages: what the list is now."""
         dialect = place.session.dialect
         hits: list[int] = []
-        while not place.is_done:
-            block = place.read(self._query.block)
-            if block is None:
-                place.give_up()
-                return
-            for begin, end in self._prefilter.candidates(block.data):
-                if end - begin <= self._limit and self._piece in fold_case(dialect.text_in(block.data[begin:end])):
-                    hits.append(block.start + begin)
-            place.pass_block(block)
-            yield
-        if not hits:
-            return
-        hits.sort()
-        try:
-            fd = place.session.folder.open_file(place.session.file_name)
-        except OSError:
-            return
-        with dirfd.closing(fd):
-            if dirfd.inode_of(os.fstat(fd)) == place.inode:
-                yield from self._judge_list(place, fd, hits)
+        with place.open_file() as fd:
+            while not place.is_done:
+                block = place.read(fd, self._query.block) if fd is not None else None
+                if fd is None or block is None:
+                    place.give_up()
+                    return
+                for begin, end in self._prefilter.candidates(block.data):
+                    if end - begin <= self._limit and self._piece in fold_case(dialect.text_in(block.data[begin:end])):
+                        hits.append(block.start + begin)
+                place.pass_block(block)
+                yield
+            if fd is not None and hits:
+                yield from self._judge_list(place, fd, sorted(hits))
 
     def _judge_list(self, place: SearchPlace, fd: int, hits: list[int]) -> Iterator[None]:
         listing = MessageListing(fd, place.stop, self._limit, place.session.dialect, in_steps=True)
@@ -237,12 +240,13 @@ class Search:
             line = listing.read(number)
             if line.record is not None:
                 text = text_of(line.record.message or b"{}", "\n")
-                self._judge(place, line, text, hit=hits[at], listed=number)
+                self._judge(place, fd, line, text, hit=hits[at], listed=number)
             yield
 
     def _judge(
         self,
         place: SearchPlace,
+        fd: int,
         line: Line,
         text: str,
         *,
@@ -273,6 +277,7 @@ class Search:
             role=record.role or "other",
             snippet=_snippet(shown, at, len(query.text)),
             masked=shown != text,
+            check=checksum(fd, line.end),
             listed=listed,
             counted=stretch.find_numbered(hit) if stretch is not None else None,
         )
@@ -289,14 +294,18 @@ class Search:
             return
         back = SearchPlace(original, self._limit, MAX_MS)
         back.begin(self._narrowed.find_in(original), -1)
-        while not back.is_done and (block := back.read(self._query.block)) is not None:
-            for read, (begin, end) in enumerate(self._prefilter.candidates(block.data)):
-                if end - begin <= self._limit:
-                    place.copied |= self._identities_in(original.dialect, block.data[begin:end])
-                if read % _A_STEP == _A_STEP - 1:
-                    yield
-            back.pass_block(block)
-            yield
+        with back.open_file() as fd:
+            while fd is not None and not back.is_done:
+                block = back.read(fd, self._query.block)
+                if block is None:
+                    return
+                for read, (begin, end) in enumerate(self._prefilter.candidates(block.data)):
+                    if end - begin <= self._limit:
+                        place.copied |= self._identities_in(original.dialect, block.data[begin:end])
+                    if read % _A_STEP == _A_STEP - 1:
+                        yield
+                back.pass_block(block)
+                yield
 
     def _original_of(self, fork: Session) -> Session | None:
         """The searched session of which it is a copy with new times."""
@@ -325,39 +334,35 @@ async def search(
 ) -> Page:
     """The first matches: by time, newest first, then by key, then by offset, the last first."""
     looking = Search(store, sessions, query, index)
-    await time_slicer.run(looking.steps())
-    found = looking.matches()
-    shown, is_full = found[: query.limit], len(found) > query.limit
-    numbering = MatchNumbering(store.record_limit, shown, query.block)
-    await time_slicer.run(numbering.steps())
-    numbers = ((match, numbering.number_of(match)) for match in shown)
+    numbered: list[tuple[Match, int | None]] = []
+
+    def steps() -> Iterator[None]:
+        yield from looking.steps()
+        shown = looking.matches()[: query.limit]
+        numbering = MatchNumbering(store.record_limit, shown, query.block)
+        yield from numbering.steps()
+        numbered.extend((match, numbering.number_of(match)) for match in shown)
+
+    await time_slicer.run(steps())
     located = [
-        (match, store.cursor(match.session, match.end, number, numbering.check_of(match)))
-        for match, number in numbers
+        (match, store.cursor(match.session, match.end, number, match.check))
+        for match, number in numbered
         if number is not None
     ]
-    if is_full:
-        return Page(located, shown[-1].place)
+    if looking.has_more:
+        return Page(located, numbered[-1][0].place)
     if looking.ended_at is not None:
         return Page(located, (-looking.ended_at,), looking.progress)
     return Page(located, None)
 
 
-def _join(place: SearchPlace, line: Line, record_limit: int) -> Line | None:
-    """The whole message of which a line is a part. None if the file is another one now."""
-    session = place.session
-    try:
-        fd = session.folder.open_file(session.file_name)
-    except OSError:
-        return None
-    with dirfd.closing(fd):
-        if dirfd.inode_of(os.fstat(fd)) != place.inode:
-            return None
-        lines = read_joined_backwards(fd, line.end, record_limit, dialect=session.dialect, stop=place.stop)
-        for found in lines:
-            record = found.record
-            if record is not None and record.message is not None and record.role not in TOOL_ROLES:
-                return found
+def _join(place: SearchPlace, fd: int, line: Line, record_limit: int) -> Line | None:
+    """The whole message of which a line is a part. None if the file is shorter now."""
+    lines = read_joined_backwards(fd, line.end, record_limit, dialect=place.session.dialect, stop=place.stop)
+    for found in lines:
+        record = found.record
+        if record is not None and record.message is not None and record.role not in TOOL_ROLES:
+            return found
     return None
 
 

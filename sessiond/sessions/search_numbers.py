@@ -28,24 +28,21 @@ class MatchNumbering:
         self._wanted: dict[Session, list[Match]] = {}
         for match in matches:
             self._wanted.setdefault(match.session, []).append(match)
-        # The current end of each session, and the number of messages before it.
-        self._ends = {session: (session.entry.file, session.entry.message_count) for session in self._wanted}
         self._numbers: dict[tuple[str, int, int, str], int] = {}
-        self._checks: dict[tuple[str, int, int, str], int] = {}
 
     def number_of(self, match: Match) -> int | None:
         """The number of a match; None where its file was replaced meanwhile."""
         return match.listed or self._numbers.get(match.place[1:])
 
-    def check_of(self, match: Match) -> int | None:
-        """The checksum behind a match, for its cursor; None where its file was replaced meanwhile."""
-        return self._checks.get(match.place[1:])
-
     def steps(self) -> Iterator[None]:
         """Count the messages; runs in worker threads."""
         for session, matches in self._wanted.items():
-            left = [match for match in matches if not match.listed]
-            facts, count = self._ends[session]
+            left = self._note_known(matches)
+            if not left:
+                continue
+            # The current end of the session, and the number of messages before it.
+            entry = session.entry
+            facts, count = entry.file, entry.message_count
             try:
                 fd = session.folder.open_file(session.file_name)
             except OSError:
@@ -53,7 +50,6 @@ class MatchNumbering:
             with dirfd.closing(fd):
                 if dirfd.inode_of(os.fstat(fd)) != facts.inode:
                     continue
-                left = self._note_known(left)
                 for counted in sorted({match.counted for match in left if match.counted is not None}):
                     within = [match for match in left if match.counted == counted]
                     forward = self._count_joined_forward if session.dialect.joins else self._count_lines_forward
@@ -61,13 +57,13 @@ class MatchNumbering:
                 left = [match for match in left if self.number_of(match) is None]
                 back = self._count_joined if session.dialect.joins else self._count_lines
                 yield from back(fd, facts.folded_to, count, left)
-                for match in matches:
-                    self._checks[match.place[1:]] = transcript.checksum(fd, match.end)
 
     def _note_known(self, matches: list[Match]) -> list[Match]:
-        """Note the numbers of matches whose line has one in the index; the others."""
+        """Note the numbers of matches whose line has one in the index; the others that have none yet."""
         left = []
         for match in matches:
+            if match.listed:
+                continue
             if match.counted is not None and match.counted.offset == match.hit and match.counted.number:
                 self._note(match, match.counted.number)
             else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -49,6 +50,12 @@ class Stretch(NamedTuple):
         return find_mark(self.marks, NumberedLine(self.begin, self.messages_before), offset)
 
 
+def newest_time_of(session: Session, newest_ms: int) -> int:
+    """No message of a session that is not newer than `newest_ms` is newer than this."""
+    entry = session.entry
+    return min(max(entry.updated_at, entry.created_at), newest_ms)
+
+
 class SearchPlace:
     """What is left of one transcript. No message in it is newer than `bound`.
 
@@ -63,7 +70,7 @@ class SearchPlace:
         self.session = session
         self.inode, self.stop = entry.file.inode, entry.file.folded_to
         self.floor = entry.created_at
-        self.bound = min(max(entry.updated_at, self.floor), newest_ms)
+        self.bound = newest_time_of(session, newest_ms)
         self.copied: set[tuple[str, int]] | None = None
         # The lines of the message that was judged last, where a message may have several.
         self.seen = range(0)
@@ -109,14 +116,23 @@ class SearchPlace:
         """Nothing is left: the file was replaced, or all of it was looked at."""
         self._left = []
 
-    def read(self, size: int) -> blocks.Block | None:
-        """The last lines of what is left. None if the file is another one now: its matches cannot be shown."""
-        stretch, session = self._left[-1], self.session
+    @contextmanager
+    def open_file(self) -> Iterator[int | None]:
+        """A descriptor of its file. None if that is another one now: its matches cannot be shown."""
+        try:
+            fd = self.session.folder.open_file(self.session.file_name)
+        except OSError:
+            yield None
+            return
+        with dirfd.closing(fd):
+            yield fd if dirfd.inode_of(os.fstat(fd)) == self.inode else None
+
+    def read(self, fd: int, size: int) -> blocks.Block | None:
+        """The last lines of what is left. None if the file is shorter now."""
+        stretch = self._left[-1]
         # With the newline before the stretch, so that its first line is known to begin there.
         size = min(size, stretch.end - stretch.begin + 1)
-        return blocks.read_block_of_file(
-            session.folder, session.file_name, self.inode, stretch.end, self._limit, size=size
-        )
+        return blocks.read_block_before(fd, stretch.end, self._limit, size=size)
 
     def pass_block(self, block: blocks.Block) -> None:
         """The lines of a block were looked at: what is left stands before them."""
@@ -182,12 +198,8 @@ class SearchPlace:
         if is_known and stamp - self._disorder_ms > self.bound:
             self._cut_at(begin)
             return
-        try:
-            fd = session.folder.open_file(session.file_name)
-        except OSError:
-            return
-        with dirfd.closing(fd):
-            if dirfd.inode_of(os.fstat(fd)) == self.inode:
+        with self.open_file() as fd:
+            if fd is not None:
                 self._cut_at(self._find_newer(fd, tail.begin, tail.end, least))
 
     def _find_newer(self, fd: int, low: int, high: int, least: int) -> int:

@@ -8,6 +8,7 @@ longer. Synchronous. Knows lines and offsets. Does not know sessions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ from sessiond.store.transcript import Line
 
 # While the beginning of a message is looked for, so many bytes of lines are kept; others are read a second time.
 _MAX_HELD_BYTES = 16 * 2**20
+# So many lines on either side are looked at to see that a message has one line only.
+_LOOKED_AT = 8
 # What a record takes besides its text.
 _RECORD_BYTES = 800
 
@@ -115,6 +118,39 @@ class ForwardJoiner:
             if record is not None and _is_joinable(record) and record.message_id == opened.id:
                 parts.add(record)
         return parts
+
+
+def is_whole_message(
+    data: bytes, begin: int, end: int, message_id: str, *, record_limit: int, dialect: TranscriptDialect
+) -> bool:
+    """Whether the line from `begin` to `end` of `data` (whole lines) is all of the message of that id, as a few lines
+    around it tell. False where they do not tell.
+    """
+    around = _lines_before(data, begin), _lines_behind(data, end)
+    return all(_is_closed(lines, message_id, record_limit, dialect) for lines in around)
+
+
+def _is_closed(lines: Iterator[bytes], message_id: str, record_limit: int, dialect: TranscriptDialect) -> bool:
+    """Whether one of the next lines is a part of another message, and none before it is a part of this one."""
+    for line in islice(lines, _LOOKED_AT):
+        made = transcript.line_of(0, line, 0, record_limit, dialect)
+        if made is not None and made.record is not None and _is_joinable(made.record):
+            return made.record.message_id != message_id
+    return False
+
+
+def _lines_before(data: bytes, end: int) -> Iterator[bytes]:
+    while end > 0:
+        begin = data.rfind(b"\n", 0, end - 1) + 1
+        yield data[begin : end - 1]
+        end = begin
+
+
+def _lines_behind(data: bytes, end: int) -> Iterator[bytes]:
+    while (begin := end + 1) < len(data):
+        end = data.find(b"\n", begin)
+        end = end if end >= 0 else len(data)
+        yield data[begin:end]
 
 
 def find_open_message(

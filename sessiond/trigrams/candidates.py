@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sessiond.store.catalog import Session
 from sessiond.trigrams import rows
@@ -15,6 +16,21 @@ from sessiond.trigrams.narrowing import EVERYTHING, CandidateBlock, SessionCandi
 LOCK_PATIENCE_S = 1.0
 
 
+class FrequencyLimits(NamedTuple):
+    """What is done where more than `at_once` blocks may have a text: each file is asked for by itself, as most are
+    never read. In the first `whole_files` all blocks are read: a text that is nearly everywhere is found there often
+    enough, and asking in which of all blocks it is takes milliseconds. Then it is asked, unless more than `ids` may
+    have it: the search has found enough before it comes to those that do not.
+    """
+
+    at_once: int = 1000
+    whole_files: int = 3
+    ids: int = 16_000
+
+
+_LIMITS = FrequencyLimits()
+
+
 class FoundBlocks:
     """The blocks that may have a text, in files of which something is indexed (`known`).
 
@@ -23,16 +39,35 @@ class FoundBlocks:
 
     is_narrowed = True
 
-    def __init__(self, database: IndexDatabase, known: dict[Session, IndexedFile], expression: str) -> None:
+    def __init__(
+        self,
+        database: IndexDatabase,
+        known: dict[Session, IndexedFile],
+        expression: str,
+        limits: FrequencyLimits = _LIMITS,
+    ) -> None:
         """Raises IndexDoubt and IndexTrouble."""
         self._database, self._known = database, known
+        self._expression, self._most_ids, self._files_left = expression, limits.ids, limits.whole_files
+        # The ids of the blocks that have the text, and the greatest of all at the time; 0: they were not asked for.
         self._ids: frozenset[int] = frozenset()
         self._newest = 0
         with _Locked(database):
             database.check_intact()
-            self._by_file = rows.find_blocks(database, expression)
-            if self._by_file is None:
-                self._ids, self._newest = rows.find_ids(database, expression)
+            self._by_file = rows.find_blocks(database, expression, limits.at_once)
+
+    def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
+        """These sessions without those that do not have the text, as far as that is known at once."""
+        by_file, find = self._by_file, self._known.get
+        if by_file is None:
+            return list(sessions)
+        return [
+            session
+            for session in sessions
+            if (known := find(session)) is None
+            or known.file_id in by_file
+            or known.indexed_to < session.entry.file.folded_to
+        ]
 
     def find_in(self, session: Session) -> SessionCandidates:
         """Where to look in a session. May block for a moment."""
@@ -44,12 +79,19 @@ class FoundBlocks:
         else:
             try:
                 with _Locked(self._database):
+                    self._find_ids()
                     every = rows.blocks_of(self._database, known.file_id)
             except (IndexDoubt, IndexTrouble):
                 return EVERYTHING
             # Blocks that were added since are not among those that were asked for. Of very many all count.
             found = [block for number, block in every if number in self._ids or number > self._newest]
         return SessionCandidates(known.indexed_to, _clip(found, known.indexed_to))
+
+    def _find_ids(self) -> None:
+        """Ask which blocks have the text, if that is worth it by now."""
+        if not self._files_left:
+            self._ids, self._newest = rows.find_ids(self._database, self._expression, self._most_ids)
+        self._files_left -= 1
 
     def bytes_of(self, session: Session) -> int:
         """How many bytes of a session have to be looked at, as far as that is known at once."""

@@ -163,12 +163,12 @@ class Coverage:
 
     def find_indexed(self, sessions: Iterable[Session]) -> dict[Session, IndexedFile]:
         """What is indexed of these sessions, as far as it is as of their entries. May be called in any thread."""
-        found: dict[Session, IndexedFile] = {}
-        for session in sessions:
-            known = self._known.get(session)
-            if known is not None and known.file_id and _is_of(known, session):
-                found[session] = known
-        return found
+        find = self._known.get
+        return {
+            session: known
+            for session in sessions
+            if (known := find(session)) is not None and known.file_id and _is_of(known, session)
+        }
 
     def _put(self, session: Session, state: IndexedFile) -> None:
         known = self._known.get(session)

@@ -46,14 +46,16 @@ def find_mark(marks: str, begin: NumberedLine, offset: int) -> NumberedLine:
     """The last marked line up to the one at `offset`, in a block that begins at `begin`. What cannot be read of the
     marks counts for nothing.
     """
-    found, at, before = begin, begin.offset, begin.messages_before
+    at, before, number = begin
     for word in marks.split():
+        distance, _, counts = word.partition(":")
+        more, _, behind = counts.partition(":")
         try:
-            distance, more, *behind = map(int, word.split(":"))
+            next_at, next_before = at + int(distance), before + int(more)
+            next_number = next_before + 1 - int(behind or 0)
         except ValueError:
             break
-        at, before = at + distance, before + more
-        if at > offset:
+        if next_at > offset:
             break
-        found = NumberedLine(at, before, before + 1 - sum(behind))
-    return found
+        at, before, number = next_at, next_before, next_number
+    return NumberedLine(at, before, number)

@@ -43,6 +43,9 @@ class Narrowed(Protocol):
 
     is_narrowed: bool
 
+    def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
+        """These sessions without those that do not have the text, as far as that is known at once."""
+
     def find_in(self, session: Session) -> SessionCandidates:
         """Where to look in a session. May block for a moment."""
 
@@ -59,6 +62,9 @@ class SearchIndex(Protocol):
 
 class _NotNarrowed:
     is_narrowed = False
+
+    def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
+        return list(sessions)
 
     def find_in(self, _session: Session) -> SessionCandidates:
         return EVERYTHING

@@ -18,17 +18,10 @@ from sessiond.trigrams.text_blocks import TextBlock
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
-_FIND = """
-select count(*), group_concat(b.file_id || b.facts, ';')
-from (select rowid from texts where texts match ? limit ?) f left join block_facts b on b.id = f.rowid
-"""
 _FIND_IDS = "select count(*), group_concat(rowid) from (select rowid from texts where texts match ? limit ?)"
+_FACTS_OF = "select group_concat(file_id || facts, ';') from block_facts where id in ({})"
 _BLOCKS_OF = "select group_concat(id || facts, ';') from block_facts where file_id = ?"
 _FILES = "select id, name, indexed_to, checksum, bytes, mtime_ns, messages, chars from files"
-# When more blocks may have a text, each file is asked for by itself: most are never read. When still more may, a search
-# has found enough before it comes to those that do not.
-MOST_AT_ONCE = 1000
-MOST_IDS = 16_000
 
 
 class FileRow(msgspec.Struct, frozen=True, gc=False):
@@ -122,24 +115,32 @@ def note_written(database: IndexDatabase, chars: int) -> None:
     database.put_about(chars=database.number_about("chars") + chars)
 
 
-def find_blocks(database: IndexDatabase, expression: str) -> dict[int, list[CandidateBlock]] | None:
-    """The blocks that match, by file; None where there are very many."""
-    ((count, found),) = database.run(_FIND, expression, MOST_AT_ONCE + 1)
-    if count > MOST_AT_ONCE:
+def find_blocks(database: IndexDatabase, expression: str, most: int) -> dict[int, list[CandidateBlock]] | None:
+    """The blocks that match, by file; None where there are more than `most`."""
+    ids = _find_ids(database, expression, most)
+    if ids is None:
         return None
+    ((found,),) = database.run(_FACTS_OF.format(",".join(map(str, ids))))
     by_file: dict[int, list[CandidateBlock]] = {}
     for file_id, block in _decode_blocks(found):
         by_file.setdefault(file_id, []).append(block)
     return by_file
 
 
-def find_ids(database: IndexDatabase, expression: str) -> tuple[frozenset[int], int]:
-    """The ids of the blocks that match, and the greatest id that any block has; 0 where too many match to be told."""
-    ((count, found),) = database.run(_FIND_IDS, expression, MOST_IDS + 1)
-    if count > MOST_IDS:
+def find_ids(database: IndexDatabase, expression: str, most: int) -> tuple[frozenset[int], int]:
+    """The ids of the blocks that match, and the greatest id that any block has; 0 where more than `most` match."""
+    ids = _find_ids(database, expression, most)
+    if ids is None:
         return frozenset(), 0
     ((newest,),) = database.run("select max(id) from blocks")
-    return frozenset(map(int, found.split(","))) if found else frozenset(), newest or 0
+    return frozenset(ids), newest or 0
+
+
+def _find_ids(database: IndexDatabase, expression: str, most: int) -> list[int] | None:
+    ((count, found),) = database.run(_FIND_IDS, expression, most + 1)
+    if count > most:
+        return None
+    return list(map(int, found.split(","))) if found else []
 
 
 def blocks_of(database: IndexDatabase, file_id: int) -> list[tuple[int, CandidateBlock]]:

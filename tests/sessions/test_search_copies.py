@@ -215,7 +215,15 @@ def test_messages_with_one_id_are_different_if_their_text_or_time_is(files: Fore
 
 def _match(session: Session, at: int, offset: int = 0) -> Match:
     return Match(
-        session=session, offset=offset, end=offset, hit=offset, timestamp=at, role="user", snippet="", masked=False
+        session=session,
+        offset=offset,
+        end=offset,
+        hit=offset,
+        timestamp=at,
+        role="user",
+        snippet="",
+        masked=False,
+        check=0,
     )
 
 

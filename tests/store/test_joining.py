@@ -184,6 +184,35 @@ def test_the_places_of_a_page_have_the_number_of_messages_before_them(items):
         assert seq == 0
 
 
+@given(ITEMS, st.integers(0, 5), st.integers(0, 5))
+@example([("user", None), ("part", "a"), ("tool", None), ("part", "b")], 5, 5)
+@example(INTERLEAVED, 5, 5)
+@example(LONG, 5, 5)
+def test_a_line_is_all_of_its_message_where_the_lines_around_it_tell_so(items, before, behind):
+    model = Model(items)
+    texts = {text: texts for texts in model.messages.values() for text in texts}
+    for number, (kind, message_id) in enumerate(items):
+        if kind != "part" or message_id is None:
+            continue
+        first = max(0, number - before)
+        data = b"".join(model.lines[first : number + behind + 1])
+        begin = sum(map(len, model.lines[first:number]))
+        end = begin + len(model.lines[number]) - 1
+        is_whole = joining.is_whole_message(data, begin, end, message_id, record_limit=LIMIT, dialect=JOINING)
+        assert not is_whole or len(texts[f"t{number}"]) == 1
+
+
+def test_a_line_between_other_messages_is_all_of_its_message():
+    lines = [line("user", "one"), line("tool"), line("part", "two", "m"), line("tool"), line("part", "three", "n")]
+    begin, end = sum(map(len, lines[:2])), sum(map(len, lines[:3])) - 1
+    asked = {"record_limit": LIMIT, "dialect": JOINING}
+    assert joining.is_whole_message(b"".join(lines), begin, end, "m", **asked)
+    assert not joining.is_whole_message(b"".join(lines[:4]), begin, end, "m", **asked)
+    assert not joining.is_whole_message(b"".join(lines[1:]), begin - len(lines[0]), end - len(lines[0]), "m", **asked)
+    far = line("tool") * 20
+    assert not joining.is_whole_message(b"".join([*lines[:3], far, lines[4]]), begin, end, "m", **asked)
+
+
 def test_a_cursor_behind_a_message_is_behind_its_last_part_unless_another_message_lies_between():
     parts = [line("part", "one", "m"), line("other"), line("part", "two", "m")]
     with file_of(b"".join([*parts, line("tool"), line("part", "three", "m")])) as fd:
@@ -296,7 +325,7 @@ def test_matches_of_a_search_are_numbered_as_the_messages_are(tmp_path: Path):
             begins = [place.offset for place in places]
             hits += [(line, seq, begin) for line, seq in shown for begin in begins if line.offset < begin < line.end]
             matches = {
-                Match(session, line.offset, line.end, hit, 0, "user", "", masked=False, counted=counted): seq
+                Match(session, line.offset, line.end, hit, 0, "user", "", masked=False, check=0, counted=counted): seq
                 for line, seq, hit in hits
                 if counted is None or hit >= counted.offset
             }

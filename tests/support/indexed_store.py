@@ -85,7 +85,8 @@ async def wait_until(condition: Callable[[], object]) -> None:
 
 def find_missed(narrowed: Narrowed, session: Session, query: str) -> list[int]:
     """The offsets of lines with the text where nobody would look for it."""
-    found = narrowed.find_in(session)
+    left, found = narrowed.leave_out([session]), narrowed.find_in(session)
+    assert left == [session] or (found.indexed_to, found.blocks) == (session.entry.file.folded_to, ())
     spans = [(block.begin, block.end) for block in found.blocks]
     assert spans == sorted(spans) and all(begin < end <= found.indexed_to for begin, end in spans)
     spans.append((found.indexed_to, session.entry.file.folded_to))

@@ -297,6 +297,14 @@ class _TruthfulNarrowed:
     def __init__(self, text: str, choose: random.Random) -> None:
         self._text, self._choose = text, choose
 
+    def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
+        return [session for session in sessions if self._may_have(session) or self._choose.random() < 0.5]
+
+    def _may_have(self, session: Session) -> bool:
+        with dirfd.closing(session.folder.open_file(session.file_name)) as fd:
+            data = os.pread(fd, session.entry.file.folded_to, 0)
+        return any(self._text in fold_case(session.dialect.text_in(line)) for line in data.split(b"\n"))
+
     def find_in(self, session: Session) -> SessionCandidates:
         choose, dialect, facts = self._choose, session.dialect, session.entry.file
         with dirfd.closing(session.folder.open_file(session.file_name)) as fd:

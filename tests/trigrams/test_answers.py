@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from support.sampling import amount
 
 from sessiond.sessions.search import Query, Search, search
 from sessiond.sessions.search_numbers import MatchNumbering
+from sessiond.store import dirfd
 from sessiond.store.catalog import Session
 from sessiond.store.store import Message, SessionStore
 from sessiond.store.time_slicer import TimeSlicer
 from sessiond.trigrams.building import IndexBuilder
-from sessiond.trigrams.candidates import FoundBlocks
+from sessiond.trigrams.candidates import FoundBlocks, FrequencyLimits
 from sessiond.trigrams.narrowing import NO_INDEX, NOT_NARROWED, Narrowed
 from sessiond.trigrams.opened import IndexFiles, OpenIndex, close
 from sessiond.trigrams.text import match_expression
@@ -35,6 +37,7 @@ class StandingIndex:
     def __init__(self, store: SessionStore) -> None:
         self._files = IndexFiles(store.root_fd, store.path, RECORD_LIMIT)
         self.one: OpenIndex = self._files.open()[0]
+        self.limits = FrequencyLimits()
         self._files.make(self.one, is_next=False)
 
     def build(self, sessions: Iterable[Session], steps: int) -> Iterator[None]:
@@ -54,7 +57,7 @@ class StandingIndex:
         expression, known = match_expression(text), self.one.coverage.find_indexed(sessions)
         if expression is None or not known or self.one.database is None:
             return NOT_NARROWED
-        return FoundBlocks(self.one.database, known, expression)
+        return FoundBlocks(self.one.database, known, expression, self.limits)
 
 
 async def run_inline(function: Any, *args: Any) -> Any:
@@ -71,7 +74,10 @@ async def answer(store: SessionStore, sessions: list[Session], query: Query, ind
 @given(
     said=lines,
     later=lines,
-    steps=st.integers(0, 12),
+    indexed=st.tuples(
+        st.integers(0, 12),
+        st.just(FrequencyLimits()) | st.builds(FrequencyLimits, st.just(0), st.integers(0, 2), st.integers(0, 3)),
+    ),
     asked=st.fixed_dictionaries({
         "text": texts | st.sampled_from(["lph", "SOUP", "ab", "nowhere"]),
         "limit": st.integers(1, 6),
@@ -81,7 +87,11 @@ async def answer(store: SessionStore, sessions: list[Session], query: Query, ind
     }),
 )  # fmt: skip
 def test_answers_do_not_depend_on_what_is_indexed(
-    tmp_path_factory: pytest.TempPathFactory, said: list[Any], later: list[Any], steps: int, asked: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory,
+    said: list[Any],
+    later: list[Any],
+    indexed: tuple[int, FrequencyLimits],
+    asked: dict[str, Any],
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
     for number in range(4):
@@ -93,6 +103,7 @@ def test_answers_do_not_depend_on_what_is_indexed(
         async with opened_store(folder) as store:
             sessions = list(store.catalog.every())
             index = StandingIndex(store)
+            steps, index.limits = indexed
             work = index.build(sessions, steps)
             expected = await answer(store, sessions, query, NO_INDEX)
             for stage in ("half built", "built"):
@@ -110,6 +121,40 @@ def test_answers_do_not_depend_on_what_is_indexed(
             close(index.one)
 
     trio.run(check)
+
+
+class CountedFiles:
+    """The transcripts of a folder as they are. `opened` are the names of those that were opened."""
+
+    def __init__(self, folder_fd: int) -> None:
+        self._folder_fd = folder_fd
+        self.opened: list[str] = []
+
+    def makes(self, _place: str) -> bool:
+        return False
+
+    def open(self, place: str) -> int:
+        self.opened.append(place)
+        return dirfd.open_file(self._folder_fd, place, os.O_RDONLY)
+
+    def status(self, place: str) -> os.stat_result:
+        return os.stat(place, dir_fd=self._folder_fd)
+
+
+async def test_a_transcript_with_a_match_is_opened_once_and_no_other_one(tmp_path: Path) -> None:
+    for number in range(6):
+        text = f"{'needle' if number % 2 else 'straw'} {FILLER}"
+        write_session(tmp_path, f"s{number}", [message(text, T + number), message("end " + FILLER, T + number)])
+    async with opened_store(tmp_path) as store:
+        sessions, index = list(store.catalog.every()), StandingIndex(store)
+        for _ in index.build(sessions, 10_000):
+            pass
+        folder = sessions[0].folder
+        folder.made = files = CountedFiles(folder.fd)
+        query = Query(text="needle", limit=50, shown=lambda text: text)
+        assert len(await answer(store, sessions, query, index)) == 3 + 1
+        assert sorted(files.opened) == ["s1.jsonl", "s3.jsonl", "s5.jsonl"]
+        close(index.one)
 
 
 async def test_what_is_before_a_match_is_not_read_for_its_number(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def make_block(text: str, begin: int = 0, end: int = 10) -> TextBlock:
 def find(opened: IndexDatabase, text: str) -> list[tuple[int, int]]:
     expression = match_expression(text)
     assert expression is not None
-    found = rows.find_blocks(opened, expression)
+    found = rows.find_blocks(opened, expression, 1000)
     assert found is not None
     return sorted((block.begin, block.end) for blocks in found.values() for block in blocks)
 

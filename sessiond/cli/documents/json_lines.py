@@ -1,8 +1,8 @@
 """A session as JSON lines: its row, then a line for each message and for what happened between them.
 
-    {"session": ROW}
-    {"seq": 1, "id": "...", "timestamp": "...", "message": {...}, "files": [...]}
-    {"marker": {...}}, {"run": {...}}, {"question": {...}}, {"answer": {...}}
+{"session": ROW}
+{"seq": 1, "id": "...", "timestamp": "...", "message": {...}, "files": [...]}
+{"marker": {...}}, {"run": {...}}, {"question": {...}}, {"answer": {...}}
 """
 
 from __future__ import annotations
