@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from sessiond.errors import StorageError
 from sessiond.methods.params import Line, Params, Result, SessionName, ThinkingLevel, allow_words, says
 from sessiond.methods.services import Context
 from sessiond.model.lax import MAX_WHOLE
 from sessiond.model.row import Row
 from sessiond.ranges import SEND_POLICIES, VERBOSE_LEVELS
-from sessiond.rpc.method import Method
+from sessiond.rpc.method import Later, LongWork, Method
 from sessiond.sessions import patch
+from sessiond.sessions.lifecycle import current_session
 from sessiond.sessions.patch import DeliveryContext
+from sessiond.store.catalog import Session
 
 
 class SessionsPatchParams(Params, frozen=True, kw_only=True):
@@ -53,20 +57,34 @@ _PATCHED = [
 ]
 
 
-async def handle(ctx: Context, params: SessionsPatchParams) -> SessionsPatchResult:
-    services = ctx.services
-    session = services.find_live(ctx.caller, params.key)
+def handle(ctx: Context, params: SessionsPatchParams) -> Later | LongWork:
+    session = ctx.services.find_live(ctx.caller, params.key)
+    if session.leaving is not None:
+        return LongWork(partial(_patch_behind_change, ctx, params, session), keeps_turn=True)
+    return _patch(ctx, params, session)
+
+
+async def _patch_behind_change(ctx: Context, params: SessionsPatchParams, session: Session) -> Later:
+    """Patch the session that has the key once the reset or delete is over that is under way now."""
+    later = _patch(ctx, params, await current_session(ctx.services.store.catalog, session))
+    # The record has its place, so what begins now comes behind it.
+    ctx.release_next()
+    return later
+
+
+def _patch(ctx: Context, params: SessionsPatchParams, session: Session) -> Later:
+    services, later = ctx.services, Later()
     wanted = {wire_name: value for name, wire_name in _PATCHED if (value := getattr(params, name)) is not UNSET}
-    session = await patch.apply(
-        services.session_changes,
-        services.config,
-        session,
-        wanted,
-        services.sees(ctx.caller),
-        on_queued=ctx.release_next,
-    )
-    [row] = services.rows(ctx.caller, [session])
-    return SessionsPatchResult(key=session.key, row=row)
+
+    def settle(error: StorageError | None) -> None:
+        if error is not None:
+            later.fail(error)
+            return
+        [row] = services.rows(ctx.caller, [session])
+        later.settle_with(SessionsPatchResult(key=session.key, row=row))
+
+    patch.apply(services.store, services.config, session, wanted, sees=services.sees(ctx.caller), tell=settle)
+    return later
 
 
 METHOD = Method(
@@ -76,5 +94,6 @@ METHOD = Method(
     SessionsPatchResult,
     handle,
     "Change the settings of a session.",
+    later=True,
     ordered=True,
 )

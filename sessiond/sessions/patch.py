@@ -6,21 +6,20 @@ Source: protocol.md, "The gateway's calls".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from sessiond.config.settings import Config
-from sessiond.errors import Conflict, InvalidParams, quote
+from sessiond.errors import Conflict, InvalidParams, StorageError, quote
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
 from sessiond.policy.spawn import check_thinking
 from sessiond.ranges import SEND_POLICIES, VERBOSE_LEVELS
-from sessiond.sessions.lifecycle import SessionChanges, current_session
 from sessiond.store.catalog import Catalog, Session
-from sessiond.store.store import Custom
+from sessiond.store.store import Custom, SessionStore
 
 Sees = Callable[[str], bool]
 MAX_LABEL_CHARS = 512
@@ -39,41 +38,39 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     )
 
 
-def _do_nothing() -> None:
-    pass
-
-
-async def apply(
-    session_changes: SessionChanges,
+def apply(
+    store: SessionStore,
     config: Config,
     session: Session,
     wanted: Mapping[str, Any],
-    sees: Sees,
     *,
-    on_queued: Callable[[], None] = _do_nothing,
-) -> Session:
-    """Change the metadata to `wanted`, which is by wire name; None clears. One record, on disk when this returns.
+    sees: Sees,
+    tell: Callable[[StorageError | None], None],
+) -> None:
+    """Change the metadata to `wanted`, which is by wire name; None clears. Call it while no reset is under way.
 
-    Returns the session that was changed, which is another one if `session` was reset meanwhile. InvalidParams for a bad
-    value, Conflict for a label in use; then nothing is changed. `on_queued` is called right before the record takes its
-    place among the appends to the session.
+    One record, which has its place among the appends to the session when this returns. `tell(None)` is called when it
+    is on disk, `tell(error)` where it cannot be. InvalidParams for a bad value, Conflict for a label in use; then
+    nothing is changed.
     """
-    store = session_changes.store
-    if wanted.get("label") is None:
-        return await _append(session_changes, session, fields(config, session, wanted), on_queued)
-    with claimed_label(store.catalog, session.key, wanted["label"], sees) as label:
-        return await _append(session_changes, session, fields(config, session, {**wanted, "label": label}), on_queued)
+    with ExitStack() as claim:
+        label = claim.enter_context(claimed_label(store.catalog, session.key, wanted.get("label"), sees))
+        data = fields(config, session, wanted if label is None else {**wanted, "label": label})
+        if not data:
+            tell(None)
+            return
+        drafts = store.make_drafts([Custom(ENTRY, data)])
+        held = claim.pop_all()
 
+    def release(_ids: list[str], error: StorageError | None) -> None:
+        held.close()
+        tell(error)
 
-async def _append(
-    session_changes: SessionChanges, session: Session, data: dict[str, Any], on_queued: Callable[[], None]
-) -> Session:
-    session = await current_session(session_changes.store.catalog, session)
-    # There is no await before the record has its place, so what begins now comes behind it.
-    on_queued()
-    if data:
-        await session_changes.store.append(session, [Custom(ENTRY, data)])
-    return session
+    try:
+        store.append_later(session, drafts, release)
+    except BaseException:
+        held.close()
+        raise
 
 
 def fields(config: Config, session: Session, wanted: Mapping[str, Any]) -> dict[str, Any]:
