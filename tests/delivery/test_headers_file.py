@@ -74,11 +74,17 @@ def test_rules_that_will_reach_nobody_are_found_before_they_are_needed(tmp_path:
         NotifyRule(command=(str(tmp_path / "script"),)),
         NotifyRule(url="http://x/", headers_file=good),
         NotifyRule(url="http://x/", headers_file=bad),
+        NotifyRule(command=(str(good),)),
+        NotifyRule(command=(good.name,)),
+        NotifyRule(command=(str(tmp_path),)),
     )
-    assert [what for what, _ in find_unusable_targets(rules, os.environ["PATH"])] == [
+    assert [what for what, _ in find_unusable_targets(rules, f"{os.environ['PATH']}:{tmp_path}")] == [
         "notify[1]: the program notify-sned is not there",
         f"notify[2]: the program {tmp_path}/script is not there",
         "notify[4]: headersFile none cannot be read: No such file or directory",
+        f"notify[5]: the program {good} may not be executed",
+        f"notify[6]: the program {good} may not be executed",
+        f"notify[7]: the program {tmp_path} is not there",
     ]
 
 
