@@ -53,7 +53,7 @@ class EditorQuestions:
         self._lock = threading.RLock()  # guards what follows
         self._is_active = False
         self._shown: dict[str, _ShownQuestion] = {}
-        self._ended: set[str] = set()  # since the list was asked for that is being read
+        self._ended: set[str] | None = None  # while a list of questions is on its way: those that ended meanwhile
 
     def begin(self) -> None:
         """Ask from now on."""
@@ -66,19 +66,22 @@ class EditorQuestions:
             with self._lock:
                 if not self._is_active:
                     return
-                self._ended.clear()
-                before = set(self._shown)
+                before, ended = set(self._shown), set[str]()
+                self._ended = ended
             try:
                 answer = self._client.call("questions.list", sessionKey=key, open=True, timeout_s=CALL_S)
+                found = [question for question in answer["questions"] if _is_question(question)]
+                with self._lock:
+                    for question_id in before - {question["id"] for question in found}:
+                        self._end(question_id, is_answered=False)
+                    for question in found:
+                        if question["id"] not in ended:
+                            self._ask(question)
             except ClientError:
                 return  # the next connection brings them
-            found = [question for question in answer["questions"] if _is_question(question)]
-            with self._lock:
-                for question_id in before - {question["id"] for question in found}:
-                    self._end(question_id, is_answered=False)
-                for question in found:
-                    if question["id"] not in self._ended:
-                        self._ask(question)
+            finally:
+                with self._lock:
+                    self._ended = None
 
     def take(self, event: Event) -> None:
         """An event of the session."""
@@ -118,7 +121,8 @@ class EditorQuestions:
 
     def _end(self, question_id: str, *, is_answered: bool) -> None:
         with self._lock:
-            self._ended.add(question_id)
+            if self._ended is not None:
+                self._ended.add(question_id)
             shown = self._shown.pop(question_id, None)
             if shown is None:
                 return

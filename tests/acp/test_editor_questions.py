@@ -113,6 +113,18 @@ def see_events_beside_the_list(editor: AskedEditor) -> None:
     assert editor.frames() == []
 
 
+def test_nothing_is_kept_of_questions_that_have_ended(fake: FakeDaemon) -> None:
+    with AskedEditor(fake) as editor:
+        editor.questions.begin()
+        for number in range(100):
+            editor.asks(f"q{number}")
+            if number == 50:
+                editor.questions.refresh("k")
+            editor.ends(f"q{number}")
+        kept = {name: value for name, value in vars(editor.questions).items() if isinstance(value, (set, dict, list))}
+        assert not any(kept.values()), kept
+
+
 def test_nothing_is_asked_where_the_caller_may_not_answer_or_the_list_cannot_be_had(fake: FakeDaemon) -> None:
     with AskedEditor(fake, may_answer=False) as editor:
         editor.open = [question("q")]
