@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from sessiond.config.agents import Command, Table, Word
+from sessiond.config.interpreters import find_program_word
 from sessiond.config.source import ConfigText, KeyPath
 from sessiond.config.urls import parse_http_url
 
@@ -24,9 +25,6 @@ WORDS = ("title", "text", "body")
 PLACEHOLDERS = ("id", "when", *WORDS, "sessionKey", "agentId", "questionId")
 
 _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
-_SHELL = re.compile(r"(?:.*/)?(?:ba|da|a|z|k|mk|c|tc|fi)?sh")
-# An option of a shell after which the next argument is a script: -c, -lc, --command.
-_SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*|--command")
 _EXAMPLE = '["notify-send", "--app-name=sessiond", "{title}", "{text}"]'
 _FOR_URLS = ("format", "headersFile")
 
@@ -76,13 +74,14 @@ def _check_command(source: ConfigText, path: KeyPath, rule: dict[str, Any]) -> N
             continue
         if placeholder[0] == "{body}" and not rule.get("body"):
             raise source.error((*path, "command", index), "has {body}, which needs body = true beside it")
-        # The shell may be called by another program, as by env or busybox.
-        if any(map(_SHELL.fullmatch, words[: index - 1])) and _SCRIPT_FOLLOWS.fullmatch(words[index - 1]):
-            raise source.error(
-                (*path, "command", index),
-                f"has {placeholder[0]} in a shell's script, where the shell would run what an agent writes; make it a "
-                'word of its own, like ["sh", "-c", "say \\"$1\\"", "sh", "{text}"]',
-            )
+    place = find_program_word(words, lambda word: _PLACEHOLDER.search(word) is not None)
+    if place is not None:
+        found = _PLACEHOLDER.search(words[place])
+        raise source.error(
+            (*path, "command", place),
+            f"has {found[0] if found else 'a placeholder'} in a script, where a shell or another interpreter would run"
+            ' what an agent writes; make it a word of its own, like ["sh", "-c", "say \\"$1\\"", "sh", "{text}"]',
+        )
 
 
 def _check_url(source: ConfigText, path: KeyPath, url: str) -> None:

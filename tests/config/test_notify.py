@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.config.interpreters import find_program_word
 from sessiond.config.notify import MAX_RULES, NotifyRule
 from sessiond.config.settings import parse, to_document
 from sessiond.config.urls import HttpUrl, parse_http_url
@@ -58,9 +59,10 @@ def test_what_is_shown_of_a_rule_is_a_rule_again() -> None:
         (URL + 'headerFile = "/h"', "3: notify[0].headerFile is not a known key; did you mean notify[0].headersFile?"),
         ('command = ["{text}"]', "2: notify[0].command[0] has {text}, but it must name the program itself"),
         ('command = ["say", "{body}"]', "2: notify[0].command[1] has {body}, which needs body = true beside it"),
-        ('command = [\n"/bin/bash", "-lc",\n"say {text}"]', "2: notify[0].command[2] has {text} in a shell's script"),
-        ('command = ["sh", "-c", "{title}"]', "2: notify[0].command[2] has {title} in a shell's script"),
-        ('command = ["env", "bash", "-c", "{title}"]', "2: notify[0].command[3] has {title} in a shell's script"),
+        ('command = [\n"/bin/bash", "-lc",\n"say {text}"]', "2: notify[0].command[2] has {text} in a script"),
+        ('command = ["sh", "-c", "{title}"]', "2: notify[0].command[2] has {title} in a script"),
+        ('command = ["bash", "-c", "--", "{title}"]', "2: notify[0].command[3] has {title} in a script, where"),
+        ('command = ["env", "bash", "-c", "{title}"]', "2: notify[0].command[3] has {title} in a script"),
         ('url = "ftp://x/"', "2: notify[0].url must be an address of http or https"),
         ('url = "https://"', "2: notify[0].url must be an address of http or https"),
         ('url = "http://a..b/"', "2: notify[0].url must be an address of http or https"),
@@ -85,7 +87,57 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
     assert "hunter2" not in said
 
 
-def test_words_of_a_shells_script_may_be_arguments_of_their_own() -> None:
+@check_each(
+    ("words", "place"),
+    [
+        ("bash -c X", 2),
+        ("bash -c -- X", 3),
+        ("bash -c -x X", 3),
+        ("bash -x -c -o pipefail X", 5),
+        ("bash -o pipefail -c X", 4),
+        ("/usr/bin/env -i zsh -lc X", 4),
+        ("busybox sh -c -- X", 4),
+        ("sh -c true sh bash -c X", 6),
+        ("fish --command X", 2),
+        ("bash -c true bash X", None),
+        ("bash -c -- true bash X", None),
+        ("bash say.sh -c X", None),
+        ("bash -- say.sh -c X", None),
+        ("bash X", None),
+        ("python -c X", 2),
+        ("python3.11 -Ic X", 2),
+        ("/usr/bin/python3 -cprint(X)", 1),
+        ("python -c pass X", None),
+        ("python script.py X", None),
+        ("perl -ne X", 2),
+        ("perl -e1 -eX", 2),
+        ("ruby -e X", 2),
+        ("node --eval=X", 1),
+        ("node -e X", 2),
+        ("php -r X", 2),
+        ("osascript -e X", 2),
+        ("osascript say.scpt X", None),
+        ("su ada -c X", 3),
+        ("env -S X", 2),
+        ("env --split-string=X", 1),
+        ("ssh host notify-send X", 3),
+        ("notify-send -c X", None),
+        ("notify-send -e X", None),
+    ],
+)
+def test_no_interpreter_takes_what_an_agent_writes_for_a_program(words: str, place: int | None) -> None:
+    assert find_program_word(words.split(), lambda word: "X" in word) == place
+
+
+@given(
+    st.lists(st.sampled_from(["sh", "bash", "-c", "--", "-o", "x", "python", "-cX", "X", "", "env", "-S", "-", "+o"]))
+)
+def test_any_words_have_a_program_word_or_none(words: list[str]) -> None:
+    place = find_program_word(words, lambda word: "X" in word)
+    assert place is None or "X" in words[place]
+
+
+def test_words_of_a_script_may_be_arguments_of_their_own() -> None:
     rule = '[[notify]]\ncommand = ["sh", "-c", "say \\"$1\\"", "sh", "{text}"]'
     assert parse(rule).notify[0].command == ("sh", "-c", 'say "$1"', "sh", "{text}")
 
