@@ -40,6 +40,8 @@ def run(args: Args) -> int | None:
     if args.json:
         as_json(found)
         return None
+    if found.get("partial"):
+        note(f"{found['partial']} sessions of other programs are still being read; they count when they are read whole")
     name, member, nameless = GROUPS[args.by or "day"]
     rows = [{**row, "name": row[member] or nameless} for row in found[name]]
     if args.csv:

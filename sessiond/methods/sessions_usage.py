@@ -91,6 +91,9 @@ class SessionsUsageResult(Result, frozen=True, kw_only=True, omit_defaults=False
     by_project: Annotated[list[ProjectUsage], says("By folder, the most tokens first.")]
     by_agent: Annotated[list[AgentUsage], says("By agent, the most tokens first.")]
     by_source: Annotated[list[SourceUsage], says("By program, the most tokens first.")]
+    partial: Annotated[
+        int | UnsetType, says("How many of the sessions are not read whole yet, and count for nothing; absent if none.")
+    ] = UNSET
 
 
 async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResult:
@@ -124,6 +127,7 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
             SourceUsage(source=source, **_fields(usage))
             for source, usage in sum_by(count.by_session, lambda one: source_of(one.key)).items()
         ],
+        partial=sum(session.is_partial for session in sessions) or UNSET,
     )
 
 

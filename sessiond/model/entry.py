@@ -12,6 +12,7 @@ import msgspec
 from sessiond.model.keys import CanonicalKey, ForeignKey
 from sessiond.model.lax import Amount, Count, Milliseconds
 from sessiond.model.source_facts import SourceFacts
+from sessiond.model.usage_rows import UsageFacts
 
 # At most so many runs of a session are accepted and not ended: more than anybody waits for, and few enough to end all
 # of them at once.
@@ -181,6 +182,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     cache_write: Count | None = None
     context_tokens: Count | None = None
     estimated_cost_usd: Amount | None = None
+    usage: UsageFacts | None = None
     status: str | None = None
     started_at: Milliseconds | None = None
     ended_at: Milliseconds | None = None
@@ -223,6 +225,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     def is_plausible(self) -> bool:
         """Whether the offsets in the entry can be right. For entries read from an index."""
         facts = self.file
+        if self.usage is not None and not self.usage.is_plausible:
+            return False
         if not self.runs and not self.talks and not self.questions:
             return facts.folded_to <= facts.bytes
         if len(self.runs) > MAX_OPEN_RUNS or len(self.questions) > MAX_QUESTION_REFS + MAX_CLOSED_QUESTIONS:

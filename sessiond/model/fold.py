@@ -23,11 +23,12 @@ from sessiond.model.question import read_question
 from sessiond.model.question_fold import fold_answer, fold_question, is_full
 from sessiond.model.record import FINAL, Record
 from sessiond.model.title import first_words
-from sessiond.model.usage import Usage, cost_of, usage_in
+from sessiond.model.usage import Usage, usage_id_of, usage_in
+from sessiond.model.usage_rows import NOTHING_USED, OWN_RECENT, UsageItem, count_item, item_of, note_summary
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 16
+FOLD_VERSION = 17
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000
@@ -130,6 +131,8 @@ def fold(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:
         case "session_info", _:
             name = _text(record.body().get("name"))
             return replace(entry, display_name=name) if name else entry
+        case "compaction", _ if entry.usage is not None:
+            return replace(entry, usage=note_summary(entry.usage))
         case _:
             return entry
 
@@ -173,11 +176,11 @@ def _fold_message(entry: Entry, record: Record, mtime_ms: int) -> Entry:
     if record.role != "assistant":
         said = _first_words(entry, record) if record.role == "user" else {}
         return replace(entry, message_count=count, updated_at=updated, **said)
-    message = record.decoded if record.decoded is not None else lax.decode_dict(record.message)
+    message = _decode_message(record)
     usage = usage_in(message.get("usage"))
     if usage is None:
         return replace(entry, message_count=count, updated_at=updated)
-    changes = _add_usage(entry, usage)
+    changes = _add_usage(entry, usage, _message_item(record, message, usage))
     # Only messages with usage say which model the session uses; others were injected.
     model = _text(message.get("model"))
     if model is not None and model != UNKNOWN_MODEL:
@@ -207,28 +210,62 @@ def _first_words(entry: Entry, record: Record) -> dict[str, str | None]:
     return {"task" if is_task else "title": first_words(text_of(message, "\n"))}
 
 
-def _add_usage(entry: Entry, usage: Usage) -> dict[str, Any]:
+def used_item(entry: Entry, record: Record) -> UsageItem | None:
+    """What a record adds to the usage of the session, whose entry before it is `entry`; None where it adds nothing."""
+    if record.message is not None and record.role == "assistant":
+        message = _decode_message(record)
+        usage = usage_in(message.get("usage"))
+        return _message_item(record, message, usage) if usage is not None else None
+    if record.custom_type != records.RUN:
+        return None
+    run = _run_note(record.data)
+    if run is None or run.status not in FINAL or whole_ms(run.at) is None or _index_of(entry.runs, run.run_id) is None:
+        return None
+    usage = usage_in(run.usage)
+    return _run_item(entry, run, usage) if usage is not None else None
+
+
+def _decode_message(record: Record) -> dict[str, Any]:
+    return record.decoded if record.decoded is not None else lax.decode_dict(record.message)
+
+
+def _message_item(record: Record, message: dict[str, Any], usage: Usage) -> UsageItem:
+    usage_id = usage_id_of(message, record.id, record.timestamp_ms)
+    return item_of(usage, usage_id, record.timestamp_ms, _text(message.get("model")))
+
+
+def _run_item(entry: Entry, run: RunNote, usage: Usage) -> UsageItem:
+    return item_of(usage, f"run:{run.run_id}", whole_ms(run.at), _text(run.model) or entry.model)
+
+
+def _add_usage(entry: Entry, usage: Usage, item: UsageItem) -> dict[str, Any]:
+    used, replaced = count_item(entry.usage or NOTHING_USED, item, OWN_RECENT)
+    more = (
+        item.counts if replaced is None else [new - old for new, old in zip(item.counts, replaced.counts, strict=True)]
+    )
     parts = usage.input, usage.output, usage.cache_read, usage.cache_write
     added: dict[str, Any] = {
-        "input_tokens": _sum(entry.input_tokens, usage.input),
-        "output_tokens": _sum(entry.output_tokens, usage.output),
-        "cache_read": _sum(entry.cache_read, usage.cache_read),
-        "cache_write": _sum(entry.cache_write, usage.cache_write),
+        "input_tokens": _sum(entry.input_tokens, more[0]),
+        "output_tokens": _sum(entry.output_tokens, more[1]),
+        "cache_read": _sum(entry.cache_read, more[2]),
+        "cache_write": _sum(entry.cache_write, more[3]),
         # The newest total is the size of the context. A sum would count the conversation again with each turn.
         "total_tokens": int(usage.total_tokens) or _sum(0, sum(parts)),
+        "usage": used,
     }
-    cost = cost_of(usage)
-    if cost is not None:
+    cost = (item.cost or 0.0) - ((replaced.cost or 0.0) if replaced is not None else 0.0)
+    if cost:
         added["estimated_cost_usd"] = _sum_usd(entry.estimated_cost_usd, cost)
     return added
 
 
 def _sum(before: int | None, more: float) -> int:
-    return min(MAX_WHOLE, (before or 0) + int(more))
+    count = (before or 0) + int(more)
+    return count if 0 <= count <= MAX_WHOLE else max(0, min(MAX_WHOLE, count))
 
 
 def _sum_usd(before: float | None, more: float) -> float:
-    return min(float(MAX_WHOLE), (before or 0.0) + more)
+    return max(0.0, min(float(MAX_WHOLE), (before or 0.0) + more))
 
 
 def _fold_run(entry: Entry, run: RunNote, offset: int) -> Entry:
@@ -284,7 +321,8 @@ def _fold_end(entry: Entry, run: RunNote, place: int, at: int) -> Entry:
     # The record of the end has the usage only if no message of the run has it.
     usage = usage_in(run.usage)
     if usage is not None:
-        entry = replace(entry, **_add_usage(entry, usage), model=_text(run.model) or entry.model)
+        changes = _add_usage(entry, usage, _run_item(entry, run, usage))
+        entry = replace(entry, **changes, model=_text(run.model) or entry.model)
     cost = amount(run.estimated_cost_usd)
     cost_usd = entry.estimated_cost_usd if cost is None else _sum_usd(entry.estimated_cost_usd, cost)
     entry = replace(entry, runs=(*entry.runs[:place], *entry.runs[place + 1 :]), estimated_cost_usd=cost_usd)

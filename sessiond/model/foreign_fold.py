@@ -12,15 +12,16 @@ from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
 from sessiond.model.lax import MAX_WHOLE, amount
-from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY
-from sessiond.model.message import text_of
+from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY, LineFacts
+from sessiond.model.message import UNKNOWN_MODEL, text_of
 from sessiond.model.record import TOOL_ROLES, Record
 from sessiond.model.source_facts import OpenMessage, SourceFacts
 from sessiond.model.title import MAX_TITLE_CHARS, UNSHOWN, clean_title, first_words
-from sessiond.model.usage import Usage, cost_of
+from sessiond.model.usage import Usage, usage_id_of
+from sessiond.model.usage_rows import NOTHING_USED, UsageItem, count_costs, count_item, item_of, note_summary
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_013
+FOREIGN_FOLD_VERSION = 1_000_014
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.
@@ -74,6 +75,8 @@ def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> En
         source = _fold_id(source, record.id)
     if record.marker is not None:
         source = replace(source, markers=source.markers + 1)
+        if record.marker == "compaction" and entry.usage is not None:
+            changes["usage"] = note_summary(entry.usage)
     facts = record.facts
     created = facts.created_ms if facts is not None and facts.created_ms is not None else stamp
     if not entry.created_at and created:
@@ -136,12 +139,14 @@ def _fold_facts(entry: Entry, source: SourceFacts, record: Record, offset: int, 
     if facts.provider:
         changes["model_provider"] = facts.provider
     if facts.usage is not None and not (facts.usage_may_repeat and source.usage_records_from is not None):
-        source = _fold_usage(entry, source, facts.usage, facts.usage_id or record.message_id, changes)
+        _fold_usage(entry, record, facts, facts.usage, changes)
         if facts.usage_id is not None and not facts.usage_may_repeat and source.usage_records_from is None:
             source = replace(source, usage_records_from=offset)
     cost = amount(facts.total_cost_usd)
     if cost is not None:
         changes["estimated_cost_usd"] = cost
+        used = changes.get("usage", entry.usage) or NOTHING_USED
+        changes["usage"] = count_costs(used, stated_costs(facts, cost))
     if facts.title:
         source = _fold_title(source, facts.title, facts.title_rank, facts.title_of)
     if facts.forked_from and source.forked_from is None:
@@ -167,21 +172,46 @@ def _fold_id(source: SourceFacts, line_id: str) -> SourceFacts:
     return _fold_title(source, title, SUMMARY, None) if title is not None else source
 
 
-def _fold_usage(
-    entry: Entry, source: SourceFacts, usage: Usage, usage_id: str | None, changes: dict[str, Any]
-) -> SourceFacts:
-    repeated = source.usage if usage_id is not None and usage_id == source.usage_id else None
-    for field in ("input", "output", "cache_read", "cache_write"):
-        name = f"{field}_tokens" if field in ("input", "output") else field
-        more = int(getattr(usage, field)) - (int(getattr(repeated, field)) if repeated is not None else 0)
+def used_foreign_item(entry: Entry, record: Record) -> UsageItem | None:
+    """What a record adds to the usage of the session, whose entry before it is `entry`; None where it adds nothing."""
+    facts, source = record.facts, entry.source
+    if facts is None or facts.usage is None:
+        return None
+    if facts.usage_may_repeat and source is not None and source.usage_records_from is not None:
+        return None
+    return _item_of(entry, record, facts, facts.usage)
+
+
+def _item_of(entry: Entry, record: Record, facts: LineFacts, usage: Usage) -> UsageItem:
+    usage_id = facts.usage_id or record.message_id
+    if usage_id is None:
+        usage_id = usage_id_of({}, record.id, record.timestamp_ms)
+    elif facts.usage_may_repeat:
+        # Made of sums, which tell the requests of one session apart.
+        usage_id = f"{entry.session_key} {usage_id}"
+    return item_of(usage, usage_id, record.timestamp_ms, facts.usage_model or facts.model or entry.model)
+
+
+def stated_costs(facts: LineFacts, total: float) -> dict[str, float]:
+    """What a line says that the session has cost so far, by model."""
+    costs = {model: cost for model, cost in facts.model_costs.items() if cost}
+    rest = total - sum(costs.values())
+    if abs(rest) <= total / 1e6:
+        return costs
+    return {**costs, UNKNOWN_MODEL: rest} if rest > 0 else {UNKNOWN_MODEL: total}
+
+
+def _fold_usage(entry: Entry, record: Record, facts: LineFacts, usage: Usage, changes: dict[str, Any]) -> None:
+    item = _item_of(entry, record, facts, usage)
+    changes["usage"], replaced = count_item(changes.get("usage", entry.usage) or NOTHING_USED, item)
+    for place, name in enumerate(("input_tokens", "output_tokens", "cache_read", "cache_write")):
+        more = item.counts[place] - (replaced.counts[place] if replaced is not None else 0)
         changes[name] = max(0, min(MAX_WHOLE, (getattr(entry, name) or 0) + more))
-    parts = int(usage.input) + int(usage.output) + int(usage.cache_read) + int(usage.cache_write)
-    changes["total_tokens"] = int(usage.total_tokens) or min(MAX_WHOLE, parts)
-    cost = cost_of(usage)
-    if cost is not None:
-        before = (entry.estimated_cost_usd or 0.0) - ((cost_of(repeated) or 0.0) if repeated is not None else 0.0)
-        changes["estimated_cost_usd"] = min(float(MAX_WHOLE), max(0.0, before) + cost)
-    return replace(source, usage=usage, usage_id=usage_id)
+    if facts.usage_model is None:
+        changes["total_tokens"] = item.counts[4]
+    cost = (item.cost or 0.0) - ((replaced.cost or 0.0) if replaced is not None else 0.0)
+    if cost:
+        changes["estimated_cost_usd"] = max(0.0, min(float(MAX_WHOLE), (entry.estimated_cost_usd or 0.0) + cost))
 
 
 def _count_type(unknown: dict[str, int], kind: str) -> dict[str, int]:

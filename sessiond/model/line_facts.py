@@ -16,7 +16,8 @@ class LineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `native_id`, `forked_from` and `spawned_by` are the program's ids of the session, of the one it was copied from, and
     of the one whose sub-agent it is. `usage` counts once under `usage_id`, however many lines repeat it; without a
-    `usage_id` it counts once under the line's message id. `total_cost_usd` is what the session has cost so far.
+    `usage_id` it counts once under the line's message id. `usage_model`: an agent beside the conversation used it, with
+    that model. `total_cost_usd` is what the session has cost so far, `model_costs` that by model.
     A title with `title_of` counts only where a line with that id is in the file. Newer versions of a program may write
     the usage of `usage_may_repeat` in a line of its own as well: it does not count behind usage without it.
     `unknown_type` is the type of a line that the dialect does not know.
@@ -34,6 +35,8 @@ class LineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spawned_by: str | None = None
     usage: Usage | None = None
     usage_id: str | None = None
+    usage_model: str | None = None
     usage_may_repeat: bool = False
     total_cost_usd: float | None = None
+    model_costs: dict[str, float] = {}
     unknown_type: str | None = None

@@ -6,7 +6,6 @@ import msgspec
 
 from sessiond.model.lax import Count
 from sessiond.model.line_facts import FIRST_WORDS
-from sessiond.model.usage import Usage
 
 
 class FoundFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -34,8 +33,8 @@ class OpenMessage(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A session of the program `name` (`claude`, `codex`...). `forked_from` is a native id.
 
-    `opened` is the newest message if later lines may belong to it. `usage` is what was counted last, under
-    `usage_id`; what may be a repetition of usage does not count behind `usage_records_from` (an offset).
+    `opened` is the newest message if later lines may belong to it. What may be a
+    repetition of usage does not count behind `usage_records_from` (an offset).
     `titles_of` are titles that count when a line with that id comes, `last_id` is the id of the newest line with
     one. `unknown` counts lines by types that the dialect does not know. `partial`: only the ends of the file were
     read. `keys` are hashes of the newest messages' keys, where lines change a list of messages
@@ -49,8 +48,6 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     title_rank: int = FIRST_WORDS
     forked_from: str | None = None
     opened: OpenMessage | None = None
-    usage_id: str | None = None
-    usage: Usage | None = None
     usage_records_from: Count | None = None
     last_id: str | None = None
     titles_of: dict[str, str] = {}

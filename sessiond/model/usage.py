@@ -38,6 +38,15 @@ def usage_in(value: object) -> Usage | None:
     return Usage(*counts, get("cost")) if any(counts) else None
 
 
+def usage_id_of(message: dict[str, Any], record_id: str | None, timestamp_ms: int | None) -> str | None:
+    """The id under which the usage of a message of pi's form counts once, in whichever file it stands."""
+    response_id = message.get("responseId")
+    if type(response_id) is str and response_id:
+        return response_id
+    # A fork copies lines with their ids, which are too short to be unique by themselves.
+    return f"{record_id}@{timestamp_ms}" if record_id is not None else None
+
+
 def cost_of(usage: Usage) -> float | None:
     """The cost in USD, None where it is not known: pi writes 0 for an unknown price."""
     return amount(usage.cost.get("total") if isinstance(usage.cost, dict) else usage.cost) or None

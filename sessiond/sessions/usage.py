@@ -1,29 +1,28 @@
 """Sum up tokens and costs over transcripts: by session, by model, by day, and by what sessions have in common.
 
-The caller passes in which sessions to count and the prices for messages without a cost. Every transcript is read, also
-archived ones, because the sums in the entries are not split by time and model. Source: protocol.md, "The gateway's
-calls".
+The caller passes in which sessions to count and the prices for what has no cost. The sums are in the entries, by day
+and model; a transcript is read only where they do not suffice: where sessions have usage in common, as forks have, and
+where `since` or `until` divides a day on which the session was used before and after. Source: store.md, "What is used".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
 from sessiond.clock import iso_ms
 from sessiond.config.settings import Price
-from sessiond.model.entry import Entry
-from sessiond.model.line_facts import LineFacts
-from sessiond.model.message import UNKNOWN_MODEL
-from sessiond.model.record import BadLine, Record
-from sessiond.model.usage import Usage, cost_of, read_usage
-from sessiond.store import blocks
+from sessiond.model.usage import Usage
+from sessiond.model.usage_rows import DAY_MS, NO_DAY, Counts, UsageFacts, UsageItem, UsageRow, added_costs
+from sessiond.sessions.usage_families import group_families
+from sessiond.sessions.usage_ledger import UsageLedger, read_ledger
 from sessiond.store.catalog import Session
 
 
 class UsageSum(msgspec.Struct):
-    """A sum. `cost_usd` is None if no message in it had a cost."""
+    """A sum. `cost_usd` is None if nothing in it had a cost."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -31,17 +30,6 @@ class UsageSum(msgspec.Struct):
     cache_write: int = 0
     total_tokens: int = 0
     cost_usd: float | None = None
-
-    def add(self, usage: Usage, cost: float | None) -> None:
-        """Add the usage of one message."""
-        parts = [int(usage.input), int(usage.output), int(usage.cache_read), int(usage.cache_write)]
-        self.input_tokens += parts[0]
-        self.output_tokens += parts[1]
-        self.cache_read += parts[2]
-        self.cache_write += parts[3]
-        self.total_tokens += int(usage.total_tokens) or sum(parts)
-        if cost is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + cost
 
     def merge(self, other: UsageSum) -> None:
         """Add another sum."""
@@ -62,14 +50,6 @@ def sum_by(by_session: Mapping[Session, UsageSum], name_of: Callable[[Session], 
     return dict(sorted(sums.items(), key=lambda item: -item[1].total_tokens))
 
 
-class _AssistantHead(msgspec.Struct, frozen=True, gc=False):
-    usage: msgspec.Raw = msgspec.Raw()
-    model: object = None
-
-
-_decode_head = msgspec.json.Decoder(_AssistantHead).decode
-
-
 def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | None:
     """The cost in US dollars by `models.pricing`; None if it has no price for the model."""
     price = pricing.get(model)
@@ -80,23 +60,11 @@ def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | 
     return (usage.input * price.input + usage.output * price.output + cached + stored) / 1_000_000
 
 
-def _usage_in(record: Record) -> tuple[Usage | None, str]:
-    """The usage in a message of an assistant, and its model."""
-    if record.role != "assistant" or record.message is None:
-        return None, UNKNOWN_MODEL
-    head = _decode_head(record.message)
-    return read_usage(head.usage), head.model if isinstance(head.model, str) and head.model else UNKNOWN_MODEL
-
-
-def _usage_stated(facts: LineFacts, entry: Entry, offset: int) -> tuple[Usage | None, str]:
-    """The usage that a line of another program states, and the model. `offset` is that of the line."""
-    records_from = entry.source.usage_records_from if entry.source is not None else None
-    is_repeated = facts.usage_may_repeat and records_from is not None and offset > records_from
-    return None if is_repeated else facts.usage, facts.model or entry.model or UNKNOWN_MODEL
-
-
 class UsageCount:
-    """Sums up the usage of sessions. A message that a fork or a copy repeats is counted once."""
+    """Sums up the usage of sessions. What a fork or a copy repeats is counted once, for the oldest session that has it.
+
+    `read_count`: so many transcripts were read for it.
+    """
 
     def __init__(
         self,
@@ -109,7 +77,9 @@ class UsageCount:
         self._limit, self._pricing = record_limit, pricing
         self._since = since_ms if since_ms is not None else 0
         self._until = until_ms
-        self._seen: set[int] = set()
+        # Sessions whose program says what they have cost, its sub-agents included.
+        self._stating: set[str] = set()
+        self.read_count = 0
         self.totals = UsageSum()
         self.by_session: dict[Session, UsageSum] = {}
         self.by_model: dict[str, UsageSum] = {}
@@ -117,70 +87,111 @@ class UsageCount:
 
     def steps(self, sessions: Iterable[Session]) -> Iterator[None]:
         """Count the sessions. Each step blocks briefly; runs in worker threads."""
-        # The oldest first: a message that occurs twice is counted for its oldest session.
-        for session in sorted(sessions, key=lambda one: (one.entry.created_at, one.session_id)):
-            if session.entry.updated_at >= self._since:
-                yield from self._session(session)
-
-    def _session(self, session: Session) -> Iterator[None]:
-        end, inode = session.entry.file.folded_to, session.entry.file.inode
-        while end > 0:
-            block = blocks.read_block_of_file(session.folder, session.file_name, inode, end, self._limit)
-            if block is None:
-                return
-            self._block(session, block.data, block.start)
-            end = block.start
+        used = [session for session in sessions if session.entry.usage is not None]
+        used.sort(key=_age_of)
+        self._stating = {session.key for session in used if _facts_of(session).costs}
+        yield
+        for family in group_families(used):
+            if all(self._is_outside(session) for session in family):
+                continue
+            if len(family) > 1:
+                yield from self._count_family(family)
+            elif self._suffices(family[0]):
+                self._count_rows(family[0])
+            else:
+                yield from self._count_family(family)
             yield
 
-    def _block(self, session: Session, data: bytes, start: int) -> None:
-        # Every line of an assistant message with usage contains this, however it is formatted.
-        sign = session.dialect.usage_sign
-        at = data.rfind(sign)
-        while at >= 0:
-            begin = data.rfind(b"\n", 0, at) + 1
-            line = data[begin : data.find(b"\n", at)]
-            if len(line) <= self._limit:
-                self._line(session, line, start + begin)
-            # The newest first: of lines that repeat the usage of a message it has the last word.
-            at = data.rfind(sign, 0, begin)
+    def _is_outside(self, session: Session) -> bool:
+        """Whether nothing of the session was used within the time."""
+        facts = _facts_of(session)
+        return not self._needs_dropped(facts) and all(self._place_of(session, row) == "outside" for row in facts.rows)
 
-    def _line(self, session: Session, line: bytes, offset: int) -> None:
-        try:
-            record = session.dialect.parse(line)
-        except BadLine:
-            return
-        facts = record.facts
-        usage, model = _usage_in(record) if facts is None else _usage_stated(facts, session.entry, offset)
-        # A message without a time is counted for the last day of its session.
-        stamp = record.timestamp_ms if record.timestamp_ms is not None else session.entry.updated_at
-        if usage is None or stamp < self._since or (self._until is not None and stamp >= self._until):
-            return
-        if self._is_copy(session, record, stamp):
-            return
-        cost = cost_of(usage)
-        if cost is None:
-            cost = price_of(self._pricing, model, usage)
-        for usage_sum in (
-            self.totals,
-            self.by_session.setdefault(session, UsageSum()),
-            self.by_model.setdefault(model, UsageSum()),
-            self.by_day.setdefault(iso_ms(stamp)[:10], UsageSum()),
-        ):
-            usage_sum.add(usage, cost)
-
-    def _is_copy(self, session: Session, record: Record, stamp: int) -> bool:
-        # Each line of a message in parts repeats its usage, and forks copy the message.
-        facts = record.facts
-        usage_id = facts.usage_id or record.message_id if facts is not None else None
-        if usage_id is None and record.id is None:
+    def _suffices(self, session: Session) -> bool:
+        """Whether the sums in the entry say what was used within the time."""
+        facts = _facts_of(session)
+        if facts.is_unsure or self._needs_dropped(facts):
             return False
-        if facts is not None and facts.usage_may_repeat:
-            # Made of sums, which tell the requests of one session apart.
-            key = hash((session.key, usage_id))
-        else:
-            # Record ids of pi are short; id and time together identify a record.
-            key = hash(usage_id) if usage_id is not None else hash((record.id, stamp))
-        if key in self._seen:
-            return True
-        self._seen.add(key)
-        return False
+        return all(self._place_of(session, row) != "across" for row in facts.rows)
+
+    def _needs_dropped(self, facts: UsageFacts) -> bool:
+        return bool(facts.dropped_to) and facts.dropped_to >= self._since
+
+    def _place_of(self, session: Session, row: UsageRow) -> str:
+        first, last = _times_of(session, row)
+        if last < self._since or (self._until is not None and first >= self._until):
+            return "outside"
+        return "inside" if first >= self._since and (self._until is None or last < self._until) else "across"
+
+    def _count_rows(self, session: Session) -> None:
+        for row in _facts_of(session).rows:
+            if self._place_of(session, row) == "inside" and (any(row.counts) or row.cost):
+                day = row.day if row.day != NO_DAY else session.entry.updated_at // DAY_MS
+                self._add(session, day, row.model, row.counts, row.cost)
+
+    def _count_family(self, family: Sequence[Session]) -> Generator[None, None, None]:
+        """Count sessions that have usage in common, the oldest first, by reading them."""
+        owners: dict[int, tuple[UsageLedger, int]] = {}
+        for session in family:
+            ledger = yield from read_ledger(session, self._limit)
+            self.read_count += 1
+            if ledger is None:
+                self._count_rows(session)  # it is gone, but what it said is known
+                continue
+            copied: tuple[UsageLedger, int] | None = None
+            for position, item in enumerate(ledger.items):
+                owner = owners.setdefault(item.id, (ledger, position)) if item.id is not None else None
+                if owner is not None and owner[0] is not ledger:
+                    copied = owner
+                else:
+                    self._add_item(session, item)
+            for item in ledger.cost_items(_costs_before(ledger, copied)):
+                self._add_item(session, item)
+
+    def _add_item(self, session: Session, item: UsageItem) -> None:
+        # What has no time counts for the last day of its session.
+        at_ms = item.at_ms if item.at_ms is not None else session.entry.updated_at
+        if at_ms >= self._since and (self._until is None or at_ms < self._until):
+            self._add(session, at_ms // DAY_MS, item.model, item.counts, item.cost)
+
+    def _add(self, session: Session, day: int, model: str, counts: Counts, cost: float | None) -> None:
+        if cost is None and not (session.key in self._stating or session.entry.spawned_by in self._stating):
+            cost = price_of(self._pricing, model, Usage(*counts[:4]))
+        used = UsageSum(*counts, cost)
+        self.totals.merge(used)
+        for sums, name in ((self.by_model, model), (self.by_day, _name_day(day))):
+            sums.setdefault(name, UsageSum()).merge(used)
+        self.by_session.setdefault(session, UsageSum()).merge(used)
+
+
+def _age_of(session: Session) -> tuple[int, bool, str]:
+    # Copies of a conversation begin when that began.
+    source = session.entry.source
+    return session.entry.created_at, source is not None and source.forked_from is not None, session.session_id
+
+
+def _costs_before(ledger: UsageLedger, copied: tuple[UsageLedger, int] | None) -> dict[str, float]:
+    """What the first mark of a ledger has of the session that it is a copy of, up to the last item copied."""
+    if copied is None or not ledger.marks:
+        return {}
+    original, position = copied
+    before = original.cost_after(position)
+    first = ledger.marks[0].costs
+    # Where nothing says how much of it is the original's, none of it is counted.
+    return first if before is None else before if added_costs(before, first) is not None else {}
+
+
+def _facts_of(session: Session) -> UsageFacts:
+    assert session.entry.usage is not None
+    return session.entry.usage
+
+
+def _times_of(session: Session, row: UsageRow) -> tuple[int, int]:
+    if row.day == NO_DAY:
+        return session.entry.updated_at, session.entry.updated_at
+    return row.first_ms, row.last_ms
+
+
+@lru_cache(maxsize=4096)
+def _name_day(day: int) -> str:
+    return iso_ms(day * DAY_MS)[:10]

@@ -113,11 +113,15 @@ def test_of_several_blocks_only_the_programs_own_are_left_out():
         {"isSidechain": True, "agentId": ""},
     ],
 )
-def test_marked_lines_are_no_messages_and_say_nothing(mark: dict[str, Any]):
+def test_marked_lines_are_no_messages_and_say_only_what_was_used(mark: dict[str, Any]):
     usage = {"input_tokens": 1, "output_tokens": 1}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
-    for record in (user("words", **mark), user([result], **mark), assistant(TEXT, usage=usage, **mark)):
+    for record in (user("words", **mark), user([result], **mark), assistant(TEXT, usage=None, **mark)):
         assert (record.message, record.facts) == (None, None)
+    record = assistant(TEXT, usage=usage, **mark)
+    model = record.facts.usage_model if record.facts is not None else None
+    assert record.message is None and model is not None
+    assert record.facts == LineFacts(usage=Usage(1, 1, 0, 0, 2), usage_model=model)
     queued = {"type": "queued_command", "prompt": "words"}
     assert CLAUDE.parse(line("attachment", attachment=queued, **mark)).message is None
 

@@ -112,7 +112,8 @@ def usage(**more: Any) -> dict[str, Any]:
 def test_usage_is_added_up_and_the_last_total_is_the_size_of_the_context():
     first = message(T, "assistant", model="m1", provider="p1", usage=usage(cost={"total": 0.5}))
     second = message(T, "assistant", model="m2", usage=usage(totalTokens=30, cost={"total": 0.25}))
-    assert fold_lines(first, second) == replace(
+    entry = fold_lines(first, second)
+    assert entry == replace(
         EMPTY,
         updated_at=T,
         message_count=2,
@@ -124,7 +125,14 @@ def test_usage_is_added_up_and_the_last_total_is_the_size_of_the_context():
         cache_write=4,
         total_tokens=30,
         estimated_cost_usd=0.75,
+        usage=entry.usage,
     )
+    # By day and model; `test_usage_rows.py` tests the rest of it.
+    assert entry.usage is not None
+    assert [(row.model, row.cost, *row.counts) for row in entry.usage.rows] == [
+        ("m1", 0.5, 10, 5, 3, 2, 20),
+        ("m2", 0.25, 10, 5, 3, 2, 30),
+    ]
 
 
 def test_an_injected_message_without_usage_does_not_set_the_model():

@@ -20,6 +20,7 @@ from sessiond.model import (
     source_facts,
     title,
     usage,
+    usage_rows,
 )
 from sessiond.model.dialects import (
     claude,
@@ -37,9 +38,9 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (16, "326d1b4b449582baa52bac66")
+PINNED = (17, "a7118ff18d57bb010a6d8330")
 # As above, of the sessions of other programs: FOREIGN_FOLD_VERSION in sessiond/model/foreign_fold.py.
-PINNED_FOREIGN = (1000013, "bae7e1c35feaa7c927e1684a")
+PINNED_FOREIGN = (1000014, "c194e028e4685f9a999669d6")
 
 
 def source_of_the_fold() -> str:
@@ -52,6 +53,7 @@ def source_of_the_fold() -> str:
         entry,
         lax,
         usage,
+        usage_rows,
         record.parse,
         record._timestamp_ms,
         record.Record,
@@ -65,7 +67,7 @@ def source_of_the_foreign_fold() -> str:
     """The same for the transcripts of other programs."""
     dialects = (claude, claude_content, codex, codex_items, foreign_line, gemini, generic, opencode, pi)
     lines = (event_files._line_of, event_files._ROWS, unpacking._split_document, unpacking._line_of)
-    facts = (line_facts, message_list, record.Record, source_facts, title, usage, lax)
+    facts = (line_facts, message_list, record.Record, source_facts, title, usage, usage_rows, lax)
     return _hash(foreign_fold, entry, *facts, *dialects, *lines, reading.begin_again)
 
 

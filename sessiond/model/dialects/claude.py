@@ -31,6 +31,7 @@ from sessiond.model.dialects.foreign_line import (
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.lax import amount
 from sessiond.model.line_facts import CHOSEN, GIVEN, SUMMARY, LineFacts
+from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import Record
 from sessiond.model.usage import Usage
 
@@ -96,6 +97,11 @@ class _ClaudeLine(msgspec.Struct, frozen=True, rename="camel", gc=False):
     summary: object = None
     leaf_uuid: object = None
     total_cost: object = msgspec.field(default=None, name="totalCostUSD")
+    model_usage: msgspec.Raw = ABSENT
+
+
+class _ModelCost(msgspec.Struct, frozen=True, gc=False):
+    cost: object = msgspec.field(default=None, name="costUSD")
 
 
 class _ClaudeMessage(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +116,7 @@ _decode_type = msgspec.json.Decoder(_LineType).decode
 _decode_attachment = msgspec.json.Decoder(_Attachment).decode
 _decode_line = msgspec.json.Decoder(_ClaudeLine).decode
 _decode_message = msgspec.json.Decoder(_ClaudeMessage).decode
+_decode_costs = msgspec.json.Decoder(dict[str, _ModelCost]).decode
 _decode_origin = msgspec.json.Decoder(_Origin).decode
 _decode_fork = msgspec.json.Decoder(_ForkedFrom).decode
 
@@ -139,7 +146,9 @@ def _session_facts(kind: str, opened: _ClaudeLine) -> LineFacts | None:
             return LineFacts(title=known_text(opened.custom_title), title_rank=GIVEN)
         case "cost-state":
             # 0 is also written where nothing was asked for yet, or the price is not known.
-            return LineFacts(total_cost_usd=amount(opened.total_cost) or None)
+            costs = open_part(_decode_costs, opened.model_usage) or {}
+            by_model = {model: amount(one.cost) or 0.0 for model, one in costs.items()}
+            return LineFacts(total_cost_usd=amount(opened.total_cost) or None, model_costs=by_model)
         case "summary":
             leaf = known_text(opened.leaf_uuid)
             return LineFacts(title=known_text(opened.summary), title_rank=SUMMARY, title_of=leaf) if leaf else None
@@ -194,9 +203,13 @@ def _said_record(kind: str, opened: _ClaudeLine, content: msgspec.Raw, line: byt
 
 def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
     message = open_part(_decode_message, opened.message)
-    if message is None or _is_left_out(opened):
+    if message is None:
         return _plain_record(kind, opened, line)
     model, usage = known_text(message.model), usage_of(message.usage)
+    if _is_left_out(opened):
+        # It is no part of the conversation, but it was asked for.
+        aside = LineFacts(usage=usage, usage_model=model or UNKNOWN_MODEL) if usage is not None else None
+        return _plain_record(kind, opened, line, facts=aside, message_id=_message_id(message, opened))
     blocks = assistant_blocks(message.content)
     if model == _SYNTHETIC:
         model, usage = None, None
@@ -211,9 +224,13 @@ def _assistant_record(kind: str, opened: _ClaudeLine, line: bytes) -> Record:
         opened,
         line,
         message=assistant_message(_SERVICE, blocks, reason, model, usage) if blocks else None,
-        message_id=known_text(message.id) or known_text(opened.request_id),
+        message_id=_message_id(message, opened),
         facts=_line_facts(opened, model, usage),
     )
+
+
+def _message_id(message: _ClaudeMessage, opened: _ClaudeLine) -> str | None:
+    return known_text(message.id) or known_text(opened.request_id)
 
 
 def _plain_record(
@@ -267,4 +284,4 @@ _READERS: dict[str, Callable[[str, _ClaudeLine, bytes], Record]] = {
     **dict.fromkeys(("custom-title", "ai-title", "agent-name", "summary", "cost-state"), _session_record),
 }
 
-DIALECT = foreign_dialect("claude", parse, joins=True)
+DIALECT = foreign_dialect("claude", parse, joins=True, usage_signs=(b"cost-state",))

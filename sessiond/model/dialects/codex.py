@@ -227,4 +227,4 @@ _READERS: dict[str, Callable[[msgspec.Raw], LineFacts | None]] = {
     "token_usage_record": _usage_record_facts,
 }
 
-DIALECT = foreign_dialect("codex", parse, usage_sign=b"token_usage", dates_copies=True)
+DIALECT = foreign_dialect("codex", parse, usage_sign=b"token_usage", usage_signs=(b"turn_context",), dates_copies=True)

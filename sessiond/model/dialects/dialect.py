@@ -9,6 +9,7 @@ import msgspec
 
 from sessiond.model.entry import Entry
 from sessiond.model.record import Record
+from sessiond.model.usage_rows import UsageItem
 
 
 class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +23,11 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     anything where there is none. `decode_block(lines)` decodes lines together that were all parsed before, and
     `message_record(opened, line)` is the record of one of them if it is a message or a marker; lines for which they
     return nothing have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be
-    parsed. `usage_sign` is contained in every line with usage.
+    parsed.
+
+    `used_item(entry, record)` is what a record adds to the usage of its session, whose entry before it is `entry`.
+    `usage_sign` is contained in every line with usage, and each line on which `used_item` depends has one of the
+    `usage_signs`.
 
     `joins`: several lines may be parts of one message, by `Record.message_id`; their contents make it together.
     `lists`: lines are changes of a list of messages, which is what `model.message_list` makes of them.
@@ -38,7 +43,9 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     decode_block: Callable[[bytes], list[Any]]
     message_record: Callable[[Any, bytes], Record | None]
     count_messages: Callable[[bytes], int | None]
+    used_item: Callable[[Entry, Record], UsageItem | None]
     usage_sign: bytes
+    usage_signs: tuple[bytes, ...] = ()
     joins: bool = False
     lists: bool = False
     dates_copies: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 
 from sessiond.model.dialects.dialect import TranscriptDialect
 from sessiond.model.entry import Entry
-from sessiond.model.foreign_fold import FOREIGN_FOLD_VERSION, fold_foreign
+from sessiond.model.foreign_fold import FOREIGN_FOLD_VERSION, fold_foreign, used_foreign_item
 from sessiond.model.message import text_of
 from sessiond.model.message_list import fold_listed, messages_in
 from sessiond.model.record import BadLine, Record
@@ -21,6 +21,7 @@ def foreign_dialect(
     lists: bool = False,
     dates_copies: bool = False,
     usage_sign: bytes = b'"usage"',
+    usage_signs: tuple[bytes, ...] = (),
 ) -> TranscriptDialect:
     """The dialect of a program of which only `parse` is special."""
 
@@ -41,7 +42,9 @@ def foreign_dialect(
         decode_block=_decode_nothing,
         message_record=_no_record,
         count_messages=_count_nothing,
+        used_item=used_foreign_item,
         usage_sign=usage_sign,
+        usage_signs=(usage_sign, *usage_signs),
         joins=joins,
         lists=lists,
         dates_copies=dates_copies,

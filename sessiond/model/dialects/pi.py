@@ -17,7 +17,7 @@ from sessiond.model.line_facts import GIVEN, LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import Record
 from sessiond.model.record import parse as parse_v3
-from sessiond.model.usage import usage_in
+from sessiond.model.usage import usage_id_of, usage_in
 
 # What extensions put into the context, and summaries: nobody said it.
 _INJECTED_ROLES = frozenset({"custom", "hookMessage", "branchSummary", "compactionSummary"})
@@ -62,7 +62,7 @@ def _message_record(record: Record) -> Record:
         model=model if model != UNKNOWN_MODEL else None,
         provider=known_text(message.get("provider")),
         usage=usage_in(message.get("usage")),
-        usage_id=known_text(message.get("responseId")) or _line_key(record),
+        usage_id=usage_id_of(message, record.id, record.timestamp_ms),
     )
     return replace(record, facts=facts)
 
@@ -86,12 +86,8 @@ def native_id_in(path: str) -> str | None:
 
 def _usage_facts(record: Record, body: dict[str, Any]) -> LineFacts | None:
     usage = usage_in(body.get("usage"))
-    return LineFacts(usage=usage, usage_id=_line_key(record)) if usage is not None else None
+    usage_id = usage_id_of({}, record.id, record.timestamp_ms)
+    return LineFacts(usage=usage, usage_id=usage_id) if usage is not None else None
 
 
-def _line_key(record: Record) -> str | None:
-    # A fork copies lines with their ids, which are too short to be unique by themselves.
-    return f"{record.id}@{record.timestamp_ms}" if record.id is not None else None
-
-
-DIALECT = foreign_dialect("pi", parse)
+DIALECT = foreign_dialect("pi", parse, usage_signs=(b"model_change",))

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from sessiond.model.dialects.dialect import TranscriptDialect
-from sessiond.model.fold import FOLD_VERSION, fold, ineffective_reason
+from sessiond.model.fold import FOLD_VERSION, fold, ineffective_reason, used_item
 from sessiond.model.lax import mend_surrogates
 from sessiond.model.message import text_of
 from sessiond.model.record import decode_block, message_record, parse
@@ -57,5 +57,7 @@ DIALECT = TranscriptDialect(
     decode_block=decode_block,
     message_record=message_record,
     count_messages=_count_messages,
+    used_item=used_item,
     usage_sign=b'"usage"',
+    usage_signs=(b'"usage"', b"sessiond/run", b"sessiond/entry", b"model_change"),
 )
