@@ -146,10 +146,9 @@ class CachedRow(msgspec.Struct, gc=False):
 
 # The fields of the row that are copied from the entry.
 _COPIED_FIELDS = tuple(
-    field.name
-    for field in msgspec.structs.fields(Row)
-    if field.name
-    in {other.name for other in msgspec.structs.fields(Entry)} - {"channel", "message_count", "source", "title"}
+    name
+    for name in Row.__struct_fields__
+    if name in Entry.__struct_fields__ and name not in {"channel", "message_count", "source", "title"}
 )
 _encode = msgspec.json.Encoder().encode
 # The `source` of our own sessions.
