@@ -1,5 +1,3 @@
-/** An error of the daemon, or its silence. */
-
 // The same call would fail again.
 const LASTING = new Set([
 	"unauthenticated",

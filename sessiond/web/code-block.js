@@ -1,5 +1,3 @@
-/** Code or output as it stands, with a button that copies it. */
-
 import { copyButton } from "./copy-button.js";
 import { h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
@@ -12,6 +10,7 @@ const PIECE = 256 * 1024;
 export class CodeBlock extends HTMLElement {
 	/** @param {string} text @param {string} [named] */
 	show(text, named = "") {
+		this.classList.toggle("error", named === "error");
 		const language = safeLine(named, 40);
 		const isLong = text.length > MOST_SHOWN;
 		const code = h("code", {}, safeText(isLong ? cut(text, MOST_SHOWN) : text));

@@ -1,5 +1,3 @@
-/** A button that asks once before it acts. */
-
 import { h } from "./element.js";
 
 const PATIENCE_MS = 5000;

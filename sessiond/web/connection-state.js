@@ -1,5 +1,3 @@
-/** The line at the foot: whether the daemon is there, what the page may do. */
-
 import { confirmButton } from "./confirm-button.js";
 import { fill, h, wordButton } from "./element.js";
 import { formatPast, formatPlural } from "./format.js";

@@ -1,5 +1,3 @@
-/** A button that copies a text. */
-
 import { h, wordButton } from "./element.js";
 
 const SAID_MS = 1500;

@@ -1,12 +1,10 @@
-/** What a tool call changes in a file. */
-
 import { copyButton } from "./copy-button.js";
 import { h, wordButton } from "./element.js";
 import { countChanges, diffLines, foldKept, patchLines } from "./line-diff.js";
 import { safeLine, safeText } from "./plain-text.js";
 
 const MOST_LINES = 400;
-const WORDS = { "+": "added", "-": "removed", "@": "", " ": "" };
+const KINDS = { "+": "added", "-": "removed", "@": "place", " ": "kept" };
 
 export class DiffView extends HTMLElement {
 	/** @param {Change} change */
@@ -49,10 +47,10 @@ export class DiffView extends HTMLElement {
 
 /** @param {DiffLine} line */
 function lineElement({ sign, text }) {
-	const kind = { "+": "added", "-": "removed", "@": "place", " ": "kept" }[sign];
+	const kind = KINDS[sign];
 	const mark = h(
 		"span",
-		{ class: "sign", "aria-label": WORDS[sign] || false },
+		{ class: "sign", "aria-label": /[+-]/.test(sign) && kind },
 		sign === "@" ? "⋯" : sign === "-" ? "−" : sign,
 	);
 	return h(

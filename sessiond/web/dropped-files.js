@@ -1,5 +1,3 @@
-/** Files chosen or dropped, as attachments of a message. */
-
 import { fill, h, wordButton } from "./element.js";
 import { formatBytes } from "./format.js";
 import { safeLine } from "./plain-text.js";

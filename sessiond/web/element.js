@@ -30,13 +30,6 @@ export function wordButton(label, onclick, props = {}) {
 	return button(label, onclick, { ...props, class: `quiet ${props.class ?? ""}`.trim() });
 }
 
-/** @template {HTMLElement} T @param {new () => T} type @param {Props} [props] */
-export function custom(type, props = {}) {
-	const element = new type();
-	setProps(element, props);
-	return element;
-}
-
 /** @param {string} tag @param {Record<string, string | number>} [props] @param {...Node} children */
 export function svg(tag, props = {}, ...children) {
 	const element = document.createElementNS(SVG, tag);

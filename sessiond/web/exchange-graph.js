@@ -1,5 +1,3 @@
-/** Who writes to whom, drawn: a line for each session, arcs beside them. */
-
 import { fill, h, svg } from "./element.js";
 import { fetchExchanges } from "./exchanges.js";
 import { formatPlural } from "./format.js";
@@ -55,10 +53,7 @@ function arcOf({ from, to, messages, isSpawn }, keys) {
 	const deep = x - Math.min(x, 12 + 6 * Math.abs(end - start));
 	const kind = messages > 0 ? "messages" : isSpawn ? "spawn" : "";
 	return [
-		svg("path", {
-			class: kind,
-			d: `M${x} ${y1}C${deep} ${y1} ${deep} ${y2} ${x} ${y2}`,
-		}),
+		svg("path", { class: kind, d: `M${x} ${y1}C${deep} ${y1} ${deep} ${y2} ${x} ${y2}` }),
 		svg("path", { class: `${kind} arrow`, d: `M${x + 4} ${y2}l-6 -4v8Z` }),
 	];
 }

@@ -1,5 +1,3 @@
-/** Who writes to whom around a session, counted. */
-
 import { partsOf, speakerOf } from "./message-parts.js";
 import { objectOr } from "./plain-text.js";
 

@@ -1,5 +1,3 @@
-/** The right column: facts of a session, its relatives, what can be done with it. */
-
 import { confirmButton } from "./confirm-button.js";
 import { copyButton } from "./copy-button.js";
 import { button, fill, h, wordButton } from "./element.js";
@@ -132,29 +130,15 @@ export class FactsPanel extends HTMLElement {
 
 	/** @param {string} key @param {Row} row */
 	dangers(key, row) {
-		const isMain = row.kind === "main";
 		const runs = isLive(row) || this.page.list.rows.childrenOf(key).some(isLive);
+		const danger = (/** @type {string} */ word, /** @type {string} */ question, /** @type {string} */ past) => {
+			const act = () => this.act(`It was not ${past}.`, `sessions.${word.toLowerCase()}`, { key });
+			return confirmButton(word, question, act, { class: "danger" });
+		};
 		return [
-			runs &&
-				confirmButton(
-					"Kill",
-					"Kill it and all below?",
-					() => this.act("It was not killed.", "sessions.kill", { key }),
-					{ class: "danger" },
-				),
-			confirmButton(
-				"Reset",
-				"Begin anew? The transcript is archived",
-				() => this.act("It was not reset.", "sessions.reset", { key }),
-				{ class: "danger" },
-			),
-			!isMain &&
-				confirmButton(
-					"Delete",
-					"Delete? The transcript is archived",
-					() => this.act("It was not deleted.", "sessions.delete", { key }),
-					{ class: "danger" },
-				),
+			runs && danger("Kill", "Kill it and all below?", "killed"),
+			danger("Reset", "Begin anew? The transcript is archived", "reset"),
+			row.kind !== "main" && danger("Delete", "Delete? The transcript is archived", "deleted"),
 		];
 	}
 

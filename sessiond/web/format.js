@@ -1,5 +1,3 @@
-/** Numbers, times and sizes for people. */
-
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
@@ -15,29 +13,23 @@ function lazily(make) {
 	};
 }
 
-export const formatCount = lazily(() => new Intl.NumberFormat());
-export const formatTokens = lazily(
-	() => new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }),
-);
-const formatUsd = lazily(
-	() =>
-		new Intl.NumberFormat(undefined, {
-			style: "currency",
-			currency: "USD",
-			currencyDisplay: "narrowSymbol",
-			minimumFractionDigits: 2,
-		}),
-);
-export const formatTime = lazily(() => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }));
-export const formatMoment = lazily(
-	() => new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" }),
-);
-const formatDayOfYear = lazily(
-	() => new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" }),
-);
-const formatDayOfAnyYear = lazily(
-	() => new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" }),
-);
+/** @param {Intl.NumberFormatOptions} [how] */
+const numbers = (how) => lazily(() => new Intl.NumberFormat(undefined, how));
+/** @param {Intl.DateTimeFormatOptions} how */
+const dates = (how) => lazily(() => new Intl.DateTimeFormat(undefined, how));
+
+export const formatCount = numbers();
+export const formatTokens = numbers({ notation: "compact", maximumFractionDigits: 1 });
+const formatUsd = numbers({
+	style: "currency",
+	currency: "USD",
+	currencyDisplay: "narrowSymbol",
+	minimumFractionDigits: 2,
+});
+export const formatTime = dates({ hour: "2-digit", minute: "2-digit" });
+export const formatMoment = dates({ dateStyle: "medium", timeStyle: "medium" });
+const formatDayOfYear = dates({ weekday: "short", day: "numeric", month: "short" });
+const formatDayOfAnyYear = dates({ day: "numeric", month: "short", year: "numeric" });
 
 /** @param {number} usd */
 export function formatCost(usd) {
@@ -95,14 +87,12 @@ export function formatPlural(count, noun) {
 
 /** @param {string} path */
 export function folderName(path) {
-	const parts = path.split("/").filter(Boolean);
-	return parts.at(-1) ?? "/";
+	return path.split("/").filter(Boolean).at(-1) ?? "/";
 }
 
 /** @param {string} model */
 export function modelName(model) {
-	const name = model.split("/").at(-1) ?? model;
-	return name.replace(/-(20\d{6}|latest)$/, "");
+	return model.replace(/.*\/|-(20\d{6}|latest)$/g, "");
 }
 
 /** @param {number} one @param {number} other */

@@ -1,5 +1,3 @@
-/** The lines in which two texts differ, and those of a patch. */
-
 // Beyond it all old lines stand before all new ones.
 const MOST_CELLS = 1_000_000;
 const CONTEXT = 3;
@@ -46,12 +44,8 @@ export function patchLines(patch) {
 
 /** @param {DiffLine[]} lines */
 export function countChanges(lines) {
-	let [added, removed] = [0, 0];
-	for (const { sign } of lines) {
-		if (sign === "+") added += 1;
-		if (sign === "-") removed += 1;
-	}
-	return { added, removed };
+	const count = (/** @type {string} */ wanted) => lines.filter(({ sign }) => sign === wanted).length;
+	return { added: count("+"), removed: count("-") };
 }
 
 /** @param {string[]} old @param {string[]} now */
@@ -72,17 +66,11 @@ function compare(old, now) {
 	}
 	let [row, column] = [0, 0];
 	while (row < old.length || column < now.length) {
-		if (row < old.length && column < now.length && old[row] === now[column]) {
-			lines.push(line(" ", old[row]));
-			row += 1;
-			column += 1;
-		} else if (row < old.length && (column === now.length || at(row + 1, column) >= at(row, column + 1))) {
-			lines.push(line("-", old[row]));
-			row += 1;
-		} else {
-			lines.push(line("+", now[column]));
-			column += 1;
-		}
+		const isKept = old[row] === now[column];
+		const isOld = row < old.length && (column === now.length || at(row + 1, column) >= at(row, column + 1));
+		lines.push(isKept ? line(" ", old[row]) : isOld ? line("-", old[row]) : line("+", now[column]));
+		if (isKept || isOld) row += 1;
+		if (isKept || !isOld) column += 1;
 	}
 	return lines;
 }

@@ -1,5 +1,3 @@
-/** Asks before a link of a transcript is opened. */
-
 import { button, h } from "./element.js";
 
 /** @param {string} address */

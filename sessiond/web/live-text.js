@@ -1,5 +1,3 @@
-/** What a run writes just now; a whole paragraph stays the node that it is. */
-
 import { h, keepChildren } from "./element.js";
 import { safeText } from "./plain-text.js";
 import { RichText } from "./rich-text.js";

@@ -1,5 +1,3 @@
-/** The parts of any message, whoever wrote it. */
-
 import { objectOr, safeLine, textOr } from "./plain-text.js";
 
 const RESULT_ROLES = new Set(["toolResult", "tool", "bashExecution"]);

@@ -1,8 +1,6 @@
-/** One message: who and when, its parts, the raw record. */
-
 import { CodeBlock } from "./code-block.js";
 import { copyButton } from "./copy-button.js";
-import { custom, fill, h, keepChildren, wordButton } from "./element.js";
+import { fill, h, keepChildren, wordButton } from "./element.js";
 import { formatBytes, formatCount, formatMoment, formatTime, formatTokens } from "./format.js";
 import { isToolResult, jsonOf, partsOf, resultOf, speakerOf, textOf } from "./message-parts.js";
 import { objectOr, safeLine } from "./plain-text.js";
@@ -111,13 +109,13 @@ export class MessageView extends HTMLElement {
 		switch (part.kind) {
 			case "text":
 				return {
-					...line(`text ${at}`, () => custom(RichText).show(part.text)),
+					...line(`text ${at}`, () => new RichText().show(part.text)),
 					version: part.text,
 					update: (node) => node.show(part.text),
 				};
 			case "thinking": {
 				const build = () =>
-					folded("thinking", "Thinking", safeLine(part.text, 120), () => custom(RichText).show(part.text));
+					folded("thinking", "Thinking", safeLine(part.text, 120), () => new RichText().show(part.text));
 				return line(`thinking ${at} ${part.text.length}`, build);
 			}
 			case "toolCall":
@@ -137,7 +135,7 @@ export class MessageView extends HTMLElement {
 		return {
 			key: `call ${at} ${id}`,
 			version,
-			build: () => custom(ToolCall).show(call),
+			build: () => new ToolCall().show(call),
 			update: (node) => node.show(call),
 		};
 	}
@@ -174,7 +172,7 @@ export class MessageView extends HTMLElement {
 		const place = h("div.raw");
 		this.append(place);
 		const text = await actions.raw(piece).catch(() => jsonOf(piece.entry.message));
-		place.append(custom(CodeBlock).show(text, "record"));
+		place.append(new CodeBlock().show(text, "record"));
 	}
 }
 

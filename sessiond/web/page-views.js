@@ -1,5 +1,3 @@
-/** What the columns show, and the ways from view to view. */
-
 import { ConnectionState } from "./connection-state.js";
 import { listenForFiles } from "./dropped-files.js";
 import { button, h, wordButton } from "./element.js";

@@ -1,5 +1,3 @@
-/** An error where it happened, and what to do next. */
-
 import { button, fill, h } from "./element.js";
 import { safeText } from "./plain-text.js";
 

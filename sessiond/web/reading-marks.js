@@ -1,5 +1,3 @@
-/** What one has read and begun to write, kept in the browser. */
-
 const MOST_SESSIONS = 500;
 
 export class ReadingMarks {

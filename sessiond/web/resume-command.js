@@ -1,5 +1,3 @@
-/** The line that goes on with a session in a terminal. */
-
 /** @type {Record<string, (id: string) => string[]>} */
 const COMMANDS = {
 	claude: (id) => ["claude", "--resume", id],

@@ -1,7 +1,5 @@
-/** The text of a message with its markup. Every link asks first. */
-
 import { appendAll, CodeBlock, MOST_SHOWN, showAll } from "./code-block.js";
-import { custom, h } from "./element.js";
+import { h } from "./element.js";
 import { blocksOf, spansOf } from "./markup.js";
 import { cut, safeAddress, safeText } from "./plain-text.js";
 
@@ -37,9 +35,7 @@ function blockElement(block) {
 				spans(block.text),
 			);
 		case "code":
-			return /^(diff|patch)$/.test(block.language)
-				? custom(CodeBlock, { class: "is-diff" }).show(block.text, block.language)
-				: custom(CodeBlock).show(block.text, block.language);
+			return new CodeBlock().show(block.text, block.language);
 		case "quote":
 			return h("blockquote", { dir: "auto" }, spans(block.text));
 		case "list":

@@ -1,5 +1,3 @@
-/** The order of the tree: what waits, what runs, the rest by project or agent. */
-
 import { folderName } from "./format.js";
 import { agentOf, nameOf, STATE_URGENCY, stateOf } from "./session-state.js";
 

@@ -1,5 +1,3 @@
-/** All sessions, kept in step with the daemon. */
-
 import { agentOf } from "./session-state.js";
 
 const PAGE = 200;

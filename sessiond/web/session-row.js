@@ -1,5 +1,3 @@
-/** A session in the tree. */
-
 import { fill, h } from "./element.js";
 import { formatAge, formatTokens, modelName } from "./format.js";
 import { safeLine } from "./plain-text.js";

@@ -1,5 +1,3 @@
-/** How a session is doing, of its row alone. */
-
 /** @type {Record<SessionState, string>} */
 export const STATE_WORDS = {
 	waiting: "waits for you",

@@ -1,6 +1,4 @@
-/** The tree of all sessions: filter, grouping, keys. */
-
-import { custom, fill, h, keepChildren, wordButton } from "./element.js";
+import { fill, h, keepChildren, wordButton } from "./element.js";
 import { formatCount } from "./format.js";
 import { safeLine } from "./plain-text.js";
 import { problemNote } from "./problem-note.js";
@@ -79,7 +77,7 @@ export class SessionTree extends HTMLElement {
 			build: (line) =>
 				line.type === "group"
 					? showGroup(h("div", { class: "group", role: "treeitem", "aria-level": 1 }), line)
-					: custom(SessionRow).show(line, lookOf(line)),
+					: new SessionRow().show(line, lookOf(line)),
 			update: (node, line) => (line.type === "group" ? showGroup(node, line) : node.show(line, lookOf(line))),
 		});
 		this.markCurrent();

@@ -1,5 +1,3 @@
-/** The keys of the page, and the list of them. */
-
 import { button, h } from "./element.js";
 
 /** @param {Shortcut[]} shortcuts */

@@ -1,5 +1,3 @@
-/** A task for a new sub-agent. */
-
 import { DroppedFiles } from "./dropped-files.js";
 import { button, fill, h } from "./element.js";
 import { safeLine } from "./plain-text.js";

@@ -1,5 +1,3 @@
-/** The mark of a state: each has a shape of its own. */
-
 import { h, svg } from "./element.js";
 import { STATE_WORDS } from "./session-state.js";
 

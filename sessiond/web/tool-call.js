@@ -1,8 +1,6 @@
-/** One tool call: a line; opened, arguments, changes and result. */
-
 import { CodeBlock } from "./code-block.js";
 import { DiffView } from "./diff-view.js";
-import { custom, h } from "./element.js";
+import { h } from "./element.js";
 import { formatDuration } from "./format.js";
 import { countChanges, diffLines, patchLines } from "./line-diff.js";
 import { resultOf } from "./message-parts.js";
@@ -51,12 +49,9 @@ export class ToolCall extends HTMLElement {
 		const { call } = this;
 		if (!call || !this.details.open) return;
 		const changes = changesOf(call.args);
-		const asked =
-			changes.length > 0 ? changes.map((change) => custom(DiffView).show(change)) : detailsElement(call.args);
+		const asked = changes.length > 0 ? changes.map((change) => new DiffView().show(change)) : detailsElement(call.args);
 		const found = call.result && resultOf(call.result.message);
-		const answer = found?.text
-			? custom(CodeBlock, { class: found.isError && "error" }).show(found.text, found.isError ? "error" : "result")
-			: null;
+		const answer = found?.text ? new CodeBlock().show(found.text, found.isError ? "error" : "result") : null;
 		this.inside.replaceChildren(
 			...asked,
 			...(answer ? [answer] : found ? [h("p.hint", {}, "It answered nothing.")] : []),
@@ -82,7 +77,7 @@ function sizeOf(args) {
 /** @param {unknown} args */
 function detailsElement(args) {
 	const text = detailsOf(args);
-	return text ? [custom(CodeBlock).show(text, "call")] : [];
+	return text ? [new CodeBlock().show(text, "call")] : [];
 }
 
 customElements.define("tool-call", ToolCall);

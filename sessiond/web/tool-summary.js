@@ -1,5 +1,3 @@
-/** What a tool call did, on one line, and what it changed in files. */
-
 import { jsonOf } from "./message-parts.js";
 import { objectOr, safeLine, textOr } from "./plain-text.js";
 

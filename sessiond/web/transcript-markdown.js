@@ -1,5 +1,3 @@
-/** A transcript as Markdown. */
-
 import { isToolResult, partsOf, speakerOf, timeOf } from "./message-parts.js";
 import { summarizeCall } from "./tool-summary.js";
 

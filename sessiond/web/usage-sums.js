@@ -1,5 +1,3 @@
-/** The lines of the usage table and its chart. */
-
 const DAY_MS = 24 * 60 * 60 * 1000;
 
 /** @type {Record<UsageBy, [string, string]>} */

@@ -1,5 +1,3 @@
-/** Tokens and cost: a bar a day, and a table. */
-
 import { fill, h, svg, wordButton } from "./element.js";
 import { formatCost, formatCount, formatDay, formatTokens } from "./format.js";
 import { safeLine } from "./plain-text.js";
@@ -98,9 +96,8 @@ export class UsageView extends HTMLElement {
 			word ? h("th", { scope: "col" }, word) : h("td"),
 		);
 		const rest =
-			lines.length > MOST_LINES
-				? h("p.hint", {}, `${formatCount(lines.length - MOST_LINES)} smaller ones are left out.`)
-				: null;
+			lines.length > MOST_LINES &&
+			h("p.hint", {}, `${formatCount(lines.length - MOST_LINES)} smaller ones are left out.`);
 		return h(
 			"div",
 			{},
