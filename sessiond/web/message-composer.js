@@ -1,5 +1,3 @@
-/** Where one writes to a session: draft, files, send, steer, stop. */
-
 import { confirmButton } from "./confirm-button.js";
 import { DroppedFiles } from "./dropped-files.js";
 import { button, fill, h, wordButton } from "./element.js";

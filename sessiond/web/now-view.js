@@ -1,5 +1,3 @@
-/** What happens now, where no session is open. */
-
 import { fill, h, keepChildren, wordButton } from "./element.js";
 import { formatAge, formatCount } from "./format.js";
 import { safeLine } from "./plain-text.js";
@@ -27,7 +25,8 @@ export class NowView extends HTMLElement {
 			),
 			new NowSection(page, "Said last", (row) => !isLive(row) && !["waiting", "error"].includes(stateOf(row))),
 		];
-		this.questions = new OpenQuestions();
+		const heading = h("h1.unseen", { tabindex: -1 }, "What happens now");
+		this.questions = new OpenQuestions(heading);
 		this.calm = h("p.calm", {}, "Nobody waits for you, and nothing runs.");
 		this.empty = emptyHint();
 		const keys = h(
@@ -38,18 +37,7 @@ export class NowView extends HTMLElement {
 			h("kbd", {}, "?"),
 			" shows all keys.",
 		);
-		this.append(
-			h(
-				"div.content",
-				{},
-				h("h1.unseen", {}, "What happens now"),
-				this.empty,
-				this.questions,
-				this.calm,
-				this.sections,
-				keys,
-			),
-		);
+		this.append(h("div.content", {}, heading, this.empty, this.questions, this.calm, this.sections, keys));
 		page.list.addEventListener("change", () => this.render());
 	}
 

@@ -1,5 +1,3 @@
-/** Questions of agents, and the buttons that answer them. */
-
 import { button, h, keepChildren } from "./element.js";
 import { formatMoment, formatPast } from "./format.js";
 import { safeLine, safeText } from "./plain-text.js";
@@ -22,6 +20,8 @@ class QuestionCard extends HTMLElement {
 	constructor(page, question, among) {
 		super();
 		this.page = page;
+		this.among = among;
+		this.tabIndex = -1;
 		this.problem = h("div");
 		this.note = h("input", { "aria-label": "Note", placeholder: "Note to the agent", maxlength: 1000 });
 		const { id, sessionKey, title, detail, options, askedAt, expiresAt } = question;
@@ -55,6 +55,7 @@ class QuestionCard extends HTMLElement {
 		this.isAnswering = true;
 		await attempt(this.problem, "It was not answered.", async () => {
 			await page.client.call("questions.answer", { id, optionId, note: note.value.trim() || null });
+			this.among.answered = this.contains(document.activeElement);
 			page.list.closeQuestion(id);
 		});
 		this.isAnswering = false;
@@ -67,6 +68,14 @@ export class OpenQuestions extends HTMLElement {
 	shown = "";
 	/** @type {string | undefined} */
 	key;
+	// Here, by keys: the next card gets the focus, or what comes after all.
+	answered = false;
+
+	/** @param {HTMLElement} next */
+	constructor(next) {
+		super();
+		this.next = next;
+	}
 
 	/** @param {PageContext} page @param {string} [key] */
 	show(page, key) {
@@ -84,6 +93,9 @@ export class OpenQuestions extends HTMLElement {
 			build: (question) => new QuestionCard(page, question, this),
 			update: () => {},
 		});
+		// Not a button: whoever still holds the key down presses none.
+		if (this.answered) /** @type {HTMLElement} */ (this.firstElementChild ?? this.next).focus();
+		this.answered = false;
 	}
 
 	/** @override */

@@ -1,5 +1,3 @@
-/** Ctrl-K: sessions by name, then what was said in all. */
-
 import { fill, h } from "./element.js";
 import { formatAge } from "./format.js";
 import { isToolResult, speakerOf } from "./message-parts.js";
@@ -9,6 +7,9 @@ import { nameOf, stateOf } from "./session-state.js";
 import { stateMark } from "./state-mark.js";
 
 const TYPING_MS = 150;
+const HINT =
+	"One phrase as it was said, in upper or lower case; a part of a word will do. Titles and folders: words in any order. " +
+	"`sessiond search --help` narrows by time, program and folder.";
 const MOST_NAMES = 8;
 const MOST_MATCHES = 50;
 
@@ -29,7 +30,7 @@ export class SearchBox extends HTMLElement {
 			"aria-controls": "search-results",
 			autocomplete: "off",
 			spellcheck: "false",
-			placeholder: "Search everything that was said",
+			placeholder: "Words as they stand there",
 			oninput: () => this.typed(),
 			onkeydown: (event) => this.keyed(event),
 		});
@@ -73,7 +74,7 @@ export class SearchBox extends HTMLElement {
 		this.at = 0;
 		const text = this.input.value.trim();
 		const names = this.here.checked ? [] : this.namesLike(text);
-		this.show(names, text === "" ? "Titles, folders, and all that was said." : "Looking …");
+		this.show(names, text === "" ? HINT : "Looking …");
 		if (text === "") return;
 		const looking = new AbortController();
 		this.looking = looking;
@@ -95,7 +96,7 @@ export class SearchBox extends HTMLElement {
 			const more = answer.hasMore
 				? `The newest ${MOST_MATCHES} places.`
 				: matches.length + names.length === 0
-					? `Nothing contains “${safeLine(text, 60)}”.`
+					? `Nothing contains “${safeLine(text, 60)}” word for word.`
 					: "";
 			const partial = answer.partial ? ` ${answer.partial} sessions of other programs are still being read.` : "";
 			this.show([...names, ...matches], more + partial);
@@ -119,8 +120,9 @@ export class SearchBox extends HTMLElement {
 			key,
 			parts: [
 				stateMark(stateOf(row)),
-				h("bdi.title", {}, ...marked(safeLine(nameOf(row)), text)),
+				h("bdi.said", {}, ...marked(safeLine(nameOf(row)), words)),
 				h("span.age", {}, formatAge(row.updatedAt, Date.now())),
+				h("bdi.where", {}, ...marked(safeLine(row.cwd ?? key), words)),
 			],
 		}));
 	}
@@ -128,19 +130,14 @@ export class SearchBox extends HTMLElement {
 	/** @param {Match} match @param {string} text */
 	matchFound({ sessionKey, cursor, timestamp, role, snippet }, text) {
 		const isTask = role === "user" && this.page.list.rows.get(sessionKey)?.spawnedBy !== undefined;
-		const place = h(
-			"span.where",
-			{},
-			h("bdi", {}, this.page.nameOf(sessionKey)),
-			` · ${isToolResult({ role }) ? "Tool" : isTask ? "Session" : speakerOf({ role }).word}`,
-		);
+		const who = isToolResult({ role }) ? "Tool" : isTask ? "Session" : speakerOf({ role }).word;
 		return {
 			key: sessionKey,
 			cursor,
 			parts: [
-				h("bdi.snippet", {}, ...marked(safeLine(snippet, 300), text)),
-				place,
+				h("span.where", {}, h("bdi", {}, this.page.nameOf(sessionKey)), ` · ${who}`),
 				h("span.age", {}, formatAge(timestamp, Date.now())),
+				h("bdi.said", {}, ...marked(safeLine(snippet, 300), [text])),
 			],
 		};
 	}
@@ -193,11 +190,11 @@ export class SearchBox extends HTMLElement {
 	}
 }
 
-/** @param {string} text @param {string} query */
-function marked(text, query) {
-	const at = query === "" ? -1 : text.toLowerCase().indexOf(query.toLowerCase());
-	if (at < 0) return [text];
-	return [text.slice(0, at), h("mark", {}, text.slice(at, at + query.length)), text.slice(at + query.length)];
+/** @param {string} text @param {string[]} phrases */
+function marked(text, phrases) {
+	const any = phrases.map((one) => one.replace(/[^\w\s]/g, "\\$&").replace(/\s+/g, "\\s+")).join("|");
+	// Every other part is a match.
+	return any ? text.split(RegExp(`(${any})`, "i")).map((part, at) => (at % 2 ? h("mark", {}, part) : part)) : [text];
 }
 
 customElements.define("search-box", SearchBox);

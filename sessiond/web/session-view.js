@@ -1,5 +1,3 @@
-/** The middle column: a session, or what happens now. */
-
 import { copyButton } from "./copy-button.js";
 import { fill, h, wordButton } from "./element.js";
 import { MessageComposer } from "./message-composer.js";
@@ -17,10 +15,12 @@ export class SessionView extends HTMLElement {
 		this.page = page;
 		this.key = "";
 		this.around = "";
+		/** @type {string | undefined} */
+		this.asked = undefined;
 		this.now = new NowView(page);
 		this.transcript = new TranscriptView(page);
-		this.questions = new OpenQuestions();
 		this.composer = new MessageComposer(page);
+		this.questions = new OpenQuestions(this.composer);
 		this.heading = h("h1", { tabindex: -1 });
 		this.state = h("span", { class: "state", role: "status" });
 		const fetch = async () => {
@@ -45,6 +45,7 @@ export class SessionView extends HTMLElement {
 	async show(key, cursor) {
 		const { now, head, transcript, composer } = this;
 		this.key = key;
+		this.asked = undefined;
 		const isOpen = key !== "";
 		now.hidden = isOpen;
 		head.hidden = transcript.hidden = composer.hidden = !isOpen;
@@ -73,6 +74,8 @@ export class SessionView extends HTMLElement {
 		}
 		if (!row) fill(state);
 		questions.show(page, key);
+		if (this.asked !== questions.shown) transcript.readQuestions();
+		this.asked = questions.shown;
 		composer.show(key, row);
 		if (row && !document.hidden) page.marks.markRead(key, row.updatedAt);
 		const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`);

@@ -18,6 +18,8 @@ export class TranscriptFeed extends EventTarget {
 		this.key = key;
 		this.schedule = schedule;
 		this.shown = new TranscriptWindow();
+		/** @type {Question[]} */
+		this.questions = [];
 		this.isReady = false;
 		this.isRedacted = false;
 		this.skipped = 0;
@@ -87,12 +89,7 @@ export class TranscriptFeed extends EventTarget {
 	/** @param {any} event */
 	takeTool({ toolCallId, name, args, phase }) {
 		const known = this.liveTools.get(toolCallId);
-		this.liveTools.set(toolCallId, {
-			id: toolCallId,
-			name,
-			args: args ?? known?.args,
-			phase,
-		});
+		this.liveTools.set(toolCallId, { id: toolCallId, name, args: args ?? known?.args, phase });
 		if (this.liveTools.size > MOST_LIVE_TOOLS) this.liveTools.delete(this.liveTools.keys().next().value ?? "");
 		this.tell("live");
 	}
@@ -108,6 +105,12 @@ export class TranscriptFeed extends EventTarget {
 	/** No event says it. */
 	async readEndings() {
 		this.shown.note(await this.page({ limit: 1 }));
+		this.tell("change");
+	}
+
+	/** No page has them. */
+	async readQuestions() {
+		this.questions = (await this.client.call("questions.list", { sessionKey: this.key })).questions;
 		this.tell("change");
 	}
 
@@ -146,8 +149,8 @@ export class TranscriptFeed extends EventTarget {
 	async fetchWhole(entry) {
 		const page = await this.page({ cursor: entry.cursor, limit: 1, maxBytes: WHOLE_BYTES });
 		const [message] = page.messages;
-		const { id: messageId } = page.positions[0] ?? {};
-		if (message) this.shown.put({ messageId, seq: entry.seq, cursor: `${entry.cursor} whole`, message });
+		const { id: messageId, timestamp } = page.positions[0] ?? {};
+		if (message) this.shown.put({ messageId, seq: entry.seq, cursor: `${entry.cursor} whole`, message, timestamp });
 		this.tell("change");
 	}
 

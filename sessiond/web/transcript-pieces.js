@@ -7,10 +7,11 @@ import { nameOf, stateOf } from "./session-state.js";
 const GAP_MS = 60 * 60 * 1000;
 const PAUSE_MS = 5 * 60 * 1000;
 
-/** @param {TranscriptWindow} shown @param {{isLive?: boolean, children?: Item[]}} [around] */
-export function piecesOf(shown, { isLive = false, children = [] } = {}) {
+/** @param {TranscriptWindow} shown @param {{isLive?: boolean, children?: Item[], questions?: Question[]}} [around] */
+export function piecesOf(shown, { isLive = false, children = [], questions = [] } = {}) {
 	const results = resultsByCall(shown.entries);
-	const waiting = childrenWithin(shown, children);
+	const asked = questions.map((question) => questionPiece(question, results.callers));
+	const waiting = within(shown, [...children.map(childPiece), ...asked]);
 	/** @type {Piece[]} */
 	const pieces = [];
 	/** @type {{at: number | null, who: string}} */
@@ -22,7 +23,7 @@ export function piecesOf(shown, { isLive = false, children = [] } = {}) {
 		const marker = shown.markers.get(entry.seq);
 		if (marker) pieces.push({ type: "marker", key: `marker ${entry.seq}`, version: "", kind: marker.kind });
 		if (isToolResult(entry.message) && results.taken.has(entry.id)) continue;
-		while (waiting[0] && entry.at !== null && waiting[0].row.createdAt < entry.at) addChild(pieces, waiting.shift());
+		while (waiting[0] && entry.at !== null && waiting[0].at < entry.at) pieces.push(...waiting.splice(0, 1));
 		addTime(pieces, last.at, entry);
 		const piece = messagePiece(entry, results.byMessage.get(entry.id) ?? new Map(), shown.files.get(entry.seq) ?? []);
 		const who = speakerKey(entry);
@@ -32,7 +33,7 @@ export function piecesOf(shown, { isLive = false, children = [] } = {}) {
 		pieces.push(piece);
 		last = { at: entry.at ?? last.at, who };
 	}
-	while (waiting.length > 0) addChild(pieces, waiting.shift());
+	pieces.push(...waiting);
 	if (shown.isAtEnd) while (ended < endings.length) addRun(pieces, endings[ended++]);
 	const newest = pieces.findLast((piece) => piece.type === "message");
 	if (isLive && shown.isAtEnd && newest) {
@@ -58,20 +59,29 @@ function messagePiece(entry, results, files) {
 	return { type: "message", key: entry.id, version, entry, results, isFirst: false, isRunning: false, files };
 }
 
-/** Those that began while what is shown was said. @param {TranscriptWindow} shown @param {Item[]} children */
-function childrenWithin(shown, children) {
-	const from = shown.olderCursor === null ? -Infinity : (shown.entries.find(({ at }) => at !== null)?.at ?? -Infinity);
-	const to = shown.isAtEnd ? Infinity : (shown.entries.findLast(({ at }) => at !== null)?.at ?? Infinity);
-	return children
-		.filter(({ row }) => row.createdAt >= from && row.createdAt <= to)
-		.sort((one, other) => one.row.createdAt - other.row.createdAt);
+/** Those of the time in which what is shown was said. @param {TranscriptWindow} shown @param {BesidePiece[]} beside */
+function within({ entries, olderCursor, isAtEnd }, beside) {
+	const from = olderCursor === null ? -Infinity : (entries.find(({ at }) => at !== null)?.at ?? -Infinity);
+	const to = isAtEnd ? Infinity : (entries.findLast(({ at }) => at !== null)?.at ?? Infinity);
+	return beside.filter(({ at }) => at >= from && at <= to).sort((one, other) => one.at - other.at);
 }
 
-/** @param {Piece[]} pieces @param {Item | undefined} child */
-function addChild(pieces, child) {
-	if (!child) return;
-	const version = `${stateOf(child.row)} ${nameOf(child.row)}`;
-	pieces.push({ type: "child", key: `child ${child.key}`, version, childKey: child.key, row: child.row });
+/** @param {Item} child @returns {BesidePiece} */
+function childPiece({ key, row }) {
+	const version = `${stateOf(row)} ${nameOf(row)}`;
+	return { type: "child", key: `child ${key}`, version, at: row.createdAt, childKey: key, row };
+}
+
+/** Behind the call that it is about. @param {Question} question @param {Map<string, Entry>} callers @returns {BesidePiece} */
+function questionPiece(question, callers) {
+	const { id, status, askedAt, toolCallId = "" } = question;
+	return {
+		type: "question",
+		key: `question ${id}`,
+		version: status,
+		at: callers.get(toolCallId)?.at ?? askedAt,
+		question,
+	};
 }
 
 /** @param {Entry} entry */
@@ -90,23 +100,22 @@ function addRun(pieces, run) {
 
 /** Each call has one; a result whose call is not here stands alone. @param {Entry[]} entries */
 function resultsByCall(entries) {
-	/** @type {Map<string, string>} */
+	/** @type {Map<string, Entry>} */
 	const callers = new Map();
 	/** @type {Map<string, Map<string, Entry>>} */
 	const byMessage = new Map();
 	const taken = new Set();
 	for (const entry of entries) {
 		if (!isToolResult(entry.message)) {
-			for (const part of partsOf(entry.message))
-				if (part.kind === "toolCall" && part.id) callers.set(part.id, entry.id);
+			for (const part of partsOf(entry.message)) if (part.kind === "toolCall" && part.id) callers.set(part.id, entry);
 			continue;
 		}
 		const { callId } = resultOf(entry.message);
-		const caller = callers.get(callId);
+		const caller = callers.get(callId)?.id;
 		if (caller === undefined) continue;
 		const results = byMessage.get(caller) ?? new Map();
 		byMessage.set(caller, results.set(callId, entry));
 		taken.add(entry.id);
 	}
-	return { byMessage, taken };
+	return { byMessage, taken, callers };
 }

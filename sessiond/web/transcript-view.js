@@ -1,7 +1,7 @@
 /** A transcript on the screen. What is read stays where it is; who is at the end stays there. */
 
 import { button, fill, h, keepChildren, nextFrame } from "./element.js";
-import { formatDay, formatDuration, formatPlural } from "./format.js";
+import { formatDay, formatDuration, formatMoment, formatPlural } from "./format.js";
 import { LiveText } from "./live-text.js";
 import { MessageView } from "./message-view.js";
 import { safeLine, safeText } from "./plain-text.js";
@@ -34,10 +34,15 @@ export class TranscriptView extends HTMLElement {
 		);
 		this.pill = button("", () => this.toEnd(), { class: "pill", hidden: true });
 		this.append(this.scroller, this.pill);
-		const grown = new ResizeObserver(() => this.isFollowing && this.stickToEnd());
+		for (const moved of ["wheel", "pointerdown", "keydown"])
+			this.scroller.addEventListener(moved, () => (this.found = undefined), { passive: true });
+		const grown = new ResizeObserver(() => this.settle());
 		grown.observe(this.content);
 		grown.observe(this.scroller);
 		this.isFollowing = true;
+		/** It stays in sight until the reader moves: what is above it grows.
+		 * @type {HTMLElement | undefined} */
+		this.found = undefined;
 		this.wasLive = false;
 		// The newest message when the reader left the end; 0 before anything was read.
 		this.seenSeq = 0;
@@ -65,9 +70,14 @@ export class TranscriptView extends HTMLElement {
 			.then(() => cursor !== undefined && requestAnimationFrame(() => this.feed === feed && this.flashLast()));
 	}
 
+	readQuestions() {
+		this.feed?.readQuestions().catch(() => {});
+	}
+
 	close() {
 		this.feed?.stop();
 		this.feed = null;
+		this.found = undefined;
 		keepPieces(this.pieces, [], this);
 		this.live.show("", []);
 		fill(this.newer);
@@ -83,7 +93,7 @@ export class TranscriptView extends HTMLElement {
 		if (this.wasLive && !isLive) this.load(() => feed.readEndings());
 		this.wasLive = isLive;
 		this.keepPlace(() => {
-			keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children }), this);
+			keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children, questions: feed.questions }), this);
 			this.renderEdges();
 		});
 		this.renderLive();
@@ -108,7 +118,7 @@ export class TranscriptView extends HTMLElement {
 	renderPill() {
 		const { pill, feed, isFollowing } = this;
 		if (!feed) return;
-		const far = !feed.shown.isAtEnd || !isFollowing;
+		const far = !feed.shown.isAtEnd || (!isFollowing && this.below >= AT_END_PX);
 		const beyond = feed.shown.newestSeq - (this.seenSeq || feed.shown.newestSeq);
 		pill.hidden = !far || feed.shown.entries.length === 0;
 		pill.textContent = beyond > 0 ? `${formatPlural(beyond, "new message")} ↓` : "To the end ↓";
@@ -123,9 +133,9 @@ export class TranscriptView extends HTMLElement {
 	/** @param {() => void} change */
 	keepPlace(change) {
 		const { scroller } = this;
-		if (this.isFollowing) {
+		if (this.isFollowing || this.found) {
 			change();
-			return this.stickToEnd();
+			return this.settle();
 		}
 		const top = topOf(scroller);
 		// A day or a gap goes when older messages come before it.
@@ -137,16 +147,22 @@ export class TranscriptView extends HTMLElement {
 		if (anchor) scroller.scrollTop += topOf(anchor.message) - anchor.before;
 	}
 
-	stickToEnd() {
+	settle() {
+		const { scroller, found } = this;
+		if (found) found.scrollIntoView({ block: found.offsetHeight > scroller.clientHeight ? "start" : "center" });
+		else if (this.isFollowing) scroller.scrollTop = scroller.scrollHeight;
+		this.renderPill();
+	}
+
+	get below() {
 		const { scroller } = this;
-		scroller.scrollTop = scroller.scrollHeight;
+		return scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
 	}
 
 	scrolled() {
-		const { feed, scroller } = this;
+		const { feed } = this;
 		if (!feed?.isReady) return;
-		const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
-		this.follow(feed.shown.isAtEnd && below < AT_END_PX);
+		this.follow(!this.found && feed.shown.isAtEnd && this.below < AT_END_PX);
 		this.renderPill();
 		this.loadNear();
 	}
@@ -161,11 +177,10 @@ export class TranscriptView extends HTMLElement {
 
 	/** It comes before one scrolls there. */
 	loadNear() {
-		const { feed, scroller } = this;
+		const { feed } = this;
 		if (!feed?.isReady || feed.problem) return;
-		const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
-		if (scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder());
-		else if (below < EDGE_PX) this.load(() => feed.loadNewer());
+		if (this.scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder());
+		else if (this.below < EDGE_PX) this.load(() => feed.loadNewer());
 	}
 
 	/** @param {() => Promise<void>} what */
@@ -176,6 +191,7 @@ export class TranscriptView extends HTMLElement {
 	async toEnd() {
 		const { feed } = this;
 		if (!feed) return;
+		this.found = undefined;
 		this.follow(true);
 		if (!feed.shown.isAtEnd) await feed.open();
 		this.render();
@@ -192,6 +208,7 @@ export class TranscriptView extends HTMLElement {
 		const edge = focused ? topOf(focused) : topOf(scroller) + 8;
 		const offset = (/** @type {HTMLElement} */ one) => (one === focused ? 0 : topOf(one) - edge);
 		const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
+		this.found = undefined;
 		if (next) {
 			this.follow(false);
 			next.scrollIntoView({ block: "start" });
@@ -211,7 +228,8 @@ export class TranscriptView extends HTMLElement {
 		const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1));
 		if (!last) return;
 		last.classList.add("found");
-		last.scrollIntoView({ block: "center" });
+		this.found = last;
+		this.settle();
 		last.focus({ preventScroll: true });
 		if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve());
 	}
@@ -238,6 +256,7 @@ function keepPieces(parent, pieces, view) {
 		update: (node, piece) => {
 			if (piece.type === "message") node.show(piece);
 			else if (piece.type === "child") fill(node, ...childParts(piece, view));
+			else if (piece.type === "question") fill(node, ...questionParts(piece.question));
 		},
 	});
 }
@@ -255,6 +274,8 @@ function pieceElement(piece, view) {
 			return h("div.gap", {}, MARKERS[/** @type {keyof typeof MARKERS} */ (piece.kind)] ?? piece.kind);
 		case "child":
 			return h("div.child", {}, childParts(piece, view));
+		case "question":
+			return h("div.run", { title: formatMoment(piece.at) }, questionParts(piece.question));
 		case "run":
 			return h(
 				"div",
@@ -268,6 +289,25 @@ function pieceElement(piece, view) {
 /** @param {Extract<Piece, {type: "child"}>} piece @param {TranscriptView} view */
 function childParts({ row, childKey }, view) {
 	return [stateMark(stateOf(row)), "Sub-agent ", view.page.linkTo(childKey)];
+}
+
+/** @param {Question} question */
+function questionParts({ title, options, status, answer: { optionId, by, note, reason } = {} }) {
+	const words = {
+		open: "It waits for an answer",
+		answered: by === "owner" ? "You answered" : `${safeLine(by)} answered`,
+		expired: "Nobody answered in time",
+		withdrawn: "It was taken back",
+		policy: "The configuration answered",
+	};
+	const label = options?.find(({ id }) => id === optionId)?.label;
+	const said = [label, note, reason].filter(Boolean).map((text) => `: ${safeLine(text, 1000)}`);
+	return [
+		"Asked: ",
+		h("bdi", {}, safeLine(title ?? "A question")),
+		h("br"),
+		h("bdi", {}, words[/** @type {keyof typeof words} */ (status)], ...said),
+	];
 }
 
 /** @param {RunEnding} run */

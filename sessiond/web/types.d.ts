@@ -66,6 +66,9 @@ interface Question {
 	options: QuestionOption[];
 	askedAt: number;
 	expiresAt?: number;
+	status: string;
+	toolCallId?: string;
+	answer?: { optionId?: string; by?: string; note?: string; reason?: string };
 }
 
 /** A message object as it stands in the transcript. */
@@ -199,7 +202,12 @@ type Piece =
 	| { type: "gap"; key: string; version: string; ms: number }
 	| { type: "marker"; key: string; version: string; kind: string }
 	| { type: "run"; key: string; version: string; run: RunEnding }
-	| { type: "child"; key: string; version: string; childKey: string; row: Row };
+	| BesidePiece;
+
+/** What stands among the messages by its time. */
+type BesidePiece =
+	| { type: "child"; key: string; version: string; at: number; childKey: string; row: Row }
+	| { type: "question"; key: string; version: string; at: number; question: Question };
 
 interface LiveTool {
 	id: string;

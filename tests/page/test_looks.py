@@ -166,6 +166,18 @@ def test_the_state_of_the_connection_is_told_always(talked: Daemon, open_page: A
     page.locator("connection-state.refused", has_text="sessiond web").wait_for()
 
 
+def test_nothing_covers_a_name_and_there_is_room_to_write(day: Daemon, open_page: Any) -> None:
+    for width, height in WIDTHS.items():
+        page = open_page(day, scopes=ALL, viewport=(width, height), at=address_of(CHILD))
+        said = page.locator("message-view.from-session.first").first
+        said.hover()
+        name, tools = (said.locator(part).bounding_box() for part in (".who", ".tools button:first-child"))
+        assert name["x"] + name["width"] <= tools["x"] or name["y"] + name["height"] <= tools["y"], width
+        text = page.locator("message-composer textarea").bounding_box()
+        assert text["width"] >= 300, width
+        assert page.locator("transcript-view .pill").is_hidden()
+
+
 def test_a_page_whose_token_is_over_says_so(talked: Daemon, open_page: Any) -> None:
     page = open_page(talked).context.new_page()
     opened = talked.call("http.open", scopes=["list", "read"], ttlSeconds=3)

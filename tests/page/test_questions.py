@@ -89,10 +89,49 @@ def test_keys_alone_answer_what_waits(day: Daemon, open_page: Any, agent: Attach
     page.keyboard.press("a")
     page.wait_for_function("() => document.activeElement.textContent.startsWith('Yes, once')")
     assert page.locator("session-view > open-questions question-card").count() == 1
+    # What comes next gets the focus: another question, as a whole, so that no key that is still down answers it.
+    agent.ask("And this?", YES, NO)
+    card(page, "And this?").wait_for()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert agent.take_answer()["optionId"] == "no"
     card(page, "By keys?").wait_for(state="detached")
+    page.wait_for_function("() => document.activeElement.matches('question-card')")
+    assert "And this?" in page.locator("question-card:focus").inner_text()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert agent.take_answer()["optionId"] == "yes"
+    # Then where one writes.
+    page.wait_for_function("() => document.activeElement.matches('message-composer textarea')")
+
+
+def test_the_transcript_has_what_was_asked_and_answered(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    page = open_page(day, scopes=ANSWERS, at=address_of(MAIN))
+    page.locator("message-view").first.wait_for()
+    for title in ("In <b>place</b>?", "Taken back?"):
+        agent.ask(title, YES, NO)
+        page.locator("transcript-view .run", has_text=f"Asked: {title}It waits for an answer").wait_for()
+        [question] = day.call("questions.list", sessionKey=MAIN, open=True)["questions"]
+        if title.startswith("In"):
+            day.call("questions.answer", id=question["id"], optionId="yes", note="with care")
+            agent.take_answer()
+            page.locator("transcript-view .run", has_text="You answered: Yes, once: with care").wait_for()
+        else:
+            agent.take_back()
+            page.locator("transcript-view .run", has_text="It was taken back").wait_for()
+    assert page.locator("transcript-view .run b").count() == 0
+    # It stands where it was asked, also when one comes later.
+    agent.tell("message", message={"role": "assistant", "content": [{"type": "text", "text": "as you say"}]})
+    page.locator("message-view", has_text="as you say").wait_for()
+    page.reload()
+    last = page.locator("message-view, .pieces > .run").filter(has_text="as you say")
+    last.wait_for()
+    page.locator(".pieces > .run", has_text="with care").wait_for()
+    texts = page.locator("message-view, .pieces > .run").all_inner_texts()
+    at = [
+        next(n for n, text in enumerate(texts) if word in text) for word in ("with care", "Taken back?", "as you say")
+    ]
+    assert at == sorted(at)
 
 
 def test_who_may_not_answer_is_told_how_and_what_is_answered_elsewhere_goes(

@@ -197,6 +197,88 @@ def test_keys_alone_find_last_weeks_conversation_and_move_in_it(day: Daemon, ope
     page.locator("usage-view table tbody tr").first.wait_for()
 
 
+_IN_SIGHT = """() => {
+  const [found, place] = ["message-view.found", "transcript-view .scroller"].map((one) => document.querySelector(one));
+  if (!found) return false;
+  const [box, sight] = [found, place].map((one) => one.getBoundingClientRect());
+  return box.top >= sight.top - 1 && box.bottom <= sight.bottom + 1;
+}"""
+# Whatever is still to come of the transcript is there, and has its height.
+_SETTLED = """async () => {
+  const place = document.querySelector("transcript-view .scroller");
+  for (let [same, last] = [0, -1]; same < 10; last = place.scrollHeight) {
+    await new Promise(requestAnimationFrame);
+    same = last === place.scrollHeight ? same + 1 : 0;
+  }
+}"""
+
+
+def test_what_was_found_is_in_sight_below_whatever_is_tall_and_has_one_time(
+    day: Daemon, open_page: Any, tmp_path: Path
+) -> None:
+    key = "agent:coder:tall"
+    day.call("sessions.create", key=key, label="tall ones")
+    # Their heights are not known before they were in sight.
+    tall = "\n\n".join(f"paragraph {number} of many" for number in range(200))
+    said = [{"role": "user" if number % 2 else "assistant", "content": tall} for number in range(8)]
+    said[5]["content"] = "the needle-in-between itself"
+    said += [{"role": "user", "content": "short", "timestamp": 1_577_880_000_000} for _ in range(3)]
+    day.call("chat.inject", sessionKey=key, messages=said)
+    page = open_page(day)
+    for width, height in ((1440, 900), (400, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate("() => { location.hash = '#/' }")
+        page.wait_for_selector("search-box", state="attached")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("needle-in-BETWEEN")
+        found = page.locator("search-box li.match")
+        found.wait_for()
+        # Its session, and the very words.
+        assert found.locator(".where").inner_text() == "tall ones · You"
+        assert found.locator("mark").all_inner_texts() == ["needle-in-between"]
+        page.keyboard.press("Enter")
+        page.locator("message-view.found", has_text="needle").wait_for()
+        page.wait_for_function("() => document.querySelectorAll('message-view').length === 11")
+        page.evaluate(_SETTLED)
+        assert page.evaluate(_IN_SIGHT), width
+        # Not at the end: there is a way to it, and none where one is there.
+        pill = page.locator("transcript-view .pill")
+        pill.click()
+        pill.wait_for(state="hidden")
+        page.evaluate(_SETTLED)
+        assert pill.is_hidden()
+        page.keyboard.press("Control+k")
+        page.keyboard.press("Escape")
+    # A message that tells a time of its own has that of its record, as in the list: live, and read anew.
+    times = page.locator("message-view time")
+    assert not [title for title in times.evaluate_all("(all) => all.map((one) => one.title)") if "2020" in title]
+    day.call(
+        "chat.inject", sessionKey=key, messages=[{"role": "user", "content": "live", "timestamp": 1_577_880_000_000}]
+    )
+    message(page, "live").wait_for()
+    assert "2020" not in str(message(page, "live").locator("time").get_attribute("title"))
+
+
+def test_the_search_says_what_it_takes_and_why_each_row_is_there(day: Daemon, open_page: Any) -> None:
+    page = open_page(day)
+    page.wait_for_selector("search-box", state="attached")
+    page.keyboard.press("Control+k")
+    hint = page.locator("search-box [role=status]")
+    assert "One phrase" in hint.inner_text() and "sessiond search --help" in hint.inner_text()
+    page.keyboard.type("site WEBP")
+    row = page.locator("search-box li.name")
+    row.wait_for()
+    # A title and a folder, which have the words in any order: each is marked where it stands.
+    assert row.locator("mark").all_inner_texts() == ["webp", "site"]
+    page.locator("search-box input[type=search]").fill("webp. images")
+    page.locator("search-box [role=status]", has_text="word for word").wait_for()
+    # What is special in a pattern is not special here.
+    page.locator("search-box input[type=search]").fill("(static/` to webp.")
+    page.locator("search-box [role=status]", has_text="word for word").wait_for()
+    page.locator("search-box input[type=search]").fill("`static/` to webp.")
+    page.locator("search-box li.match mark", has_text="`static/` to webp.").wait_for()
+
+
 def test_usage_is_one_view_away(day: Daemon, open_page: Any) -> None:
     page = open_page(day, at="#/usage")
     table = page.locator("usage-view table")

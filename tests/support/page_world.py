@@ -173,6 +173,7 @@ class AttachedAgent:
         self.wire = wire
         wire.call("agents.attach", agentId=agent_id, capabilities=["steer"])
         self._request_id: Any = None
+        self._ask_id = ""
         self.run: dict[str, Any] = {}
 
     def begin(self) -> dict[str, Any]:
@@ -190,15 +191,20 @@ class AttachedAgent:
 
     def ask(self, title: str, *options: tuple[str, str, str], **more: Any) -> None:
         """Ask a person, in the name of the run that has begun. An option is its id, its label and its kind."""
+        self._ask_id = f"asked {title}"
         offered = [{"id": name, "label": label, "kind": kind} for name, label, kind in options]
         params = {"runId": self.run["runId"], "title": title, "options": offered, **more}
-        self.wire.send({"jsonrpc": "2.0", "id": "asked", "method": "agents.ask", "params": params})
+        self.wire.send({"jsonrpc": "2.0", "id": self._ask_id, "method": "agents.ask", "params": params})
+
+    def take_back(self) -> None:
+        """Take back what was asked."""
+        self.wire.send({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": self._ask_id}})
 
     def take_answer(self) -> dict[str, Any]:
         """Wait for the answer to what was asked."""
         while True:
             message = self._next()
-            if message.get("id") == "asked" and "method" not in message:
+            if str(message.get("id")).startswith("asked ") and "method" not in message:
                 answer: dict[str, Any] = message["result"]
                 return answer
 

@@ -220,6 +220,41 @@ test("sub-agents stand where they began", () => {
 	);
 });
 
+test("questions stand where they were asked, and behind the call that they are about", () => {
+	const shown = windowOf([
+		{ role: "user", content: "go", timestamp: MORNING },
+		{ role: "assistant", content: [call("a")], timestamp: MORNING + 2000 },
+		{ role: "user", content: "and?", timestamp: MORNING + 4000 },
+	]);
+	const asked = (/** @type {number} */ ms, /** @type {Partial<Question>} */ more = {}) =>
+		/** @type {Question} */ ({ id: `q${ms}`, askedAt: MORNING + ms, status: "open", options: [], ...more });
+	// A call is written when its message is whole, which may be after it was asked about.
+	const open = [asked(9000), asked(1000, { toolCallId: "a" }), asked(500), asked(3000, { toolCallId: "gone" })];
+	const order = (/** @type {Question[]} */ questions) =>
+		piecesOf(shown, { questions }).map(({ key, type }) => (type === "message" ? "message" : key.split(" ").at(-1)));
+	const found = order(open).slice(1);
+	assert.deepEqual(found, ["message", "q500", "message", "q1000", "q3000", "message", "q9000"]);
+	const versions = (/** @type {Question[]} */ questions) =>
+		piecesOf(shown, { questions })
+			.filter(({ type }) => type === "question")
+			.map(({ version }) => version);
+	assert.notDeepEqual(versions([asked(1, { status: "answered" })]), versions([asked(1)]));
+	// Of a stretch only those of its time.
+	shown.olderCursor = "older";
+	shown.isAtEnd = false;
+	assert.deepEqual(order([asked(-1), asked(1), asked(9000)]).slice(1), ["message", "q1", "message", "message"]);
+});
+
+test("a message has one time, whether it comes in a page or in an event", () => {
+	const message = { role: "user", content: "said long ago", timestamp: MORNING - 999 * HOUR };
+	const timestamp = new Date(MORNING).toISOString();
+	const [paged, live] = [new TranscriptWindow(), new TranscriptWindow()];
+	const positions = [{ id: "id 1", seq: 1, cursor: "behind 1", timestamp }];
+	paged.begin({ ...pageBefore(2, 1), messages: [message], positions }, true);
+	live.put({ ...placed(1, message), timestamp });
+	assert.deepEqual([paged.entries[0]?.at, live.entries[0]?.at], [MORNING, MORNING]);
+});
+
 /** @type {any[]} */
 const ODD = [
 	undefined,
