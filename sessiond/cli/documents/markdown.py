@@ -16,11 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Longer paragraphs have no code spans for us: all of their `<` are escaped.
-_MOST_SPAN_LINES, _MOST_SPAN_CHARS = 40, 20_000
+# Longer paragraphs have no code spans for us: all of their markup is escaped. Time grows with lines * lines * chars.
+_MOST_SPAN_LINES, _MOST_SPAN_CHARS = 16, 8000
 _TICKS = re.compile(r"\\.|`+", re.DOTALL)
-# What would be an element, a comment or an instruction where HTML in Markdown is shown as such.
-_MARKUP = re.compile(r"<(?=[A-Za-z/!?])")
+# What would be an element, a comment or an instruction where HTML in Markdown is shown as such; and an image, for which
+# whoever shows the document would ask another machine. With the backslashes before: if odd, it is escaped already.
+_MARKUP = re.compile(r"(\\*)(<(?=[A-Za-z/!?])|!(?=\[))")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -79,31 +80,45 @@ def _paragraphs(text: str) -> Iterator[list[str]]:
 
 
 def _escape_markup(lines: list[str]) -> list[str]:
-    """The lines with every `<` of markup escaped that is not surely in a code span.
+    """The lines with all markup escaped that is not surely in a code span.
 
-    Where a block begins within the lines is not known (a list, a heading), so a place is in a code span only if it is
-    in one whichever line begins the block.
+    Where a block begins and ends within the lines is not known (a list, a heading), so a place is in a code span only
+    if it is in one whichever line begins the block, and though its own line ends it. (If later lines belong to the
+    block, a span that ends there goes around the place, or nothing changes for it.)
     """
     text = "\n".join(lines)
     if not _MARKUP.search(text):
         return lines
-    if "`" not in text:
-        return _MARKUP.sub(r"\\<", text).split("\n")
-    if len(lines) > _MOST_SPAN_LINES or sum(map(len, lines)) > _MOST_SPAN_CHARS:
-        return [_MARKUP.sub(r"\\<", line) for line in lines]
-    starts = [0]
+    if "`" not in text or len(lines) > _MOST_SPAN_LINES or len(text) > _MOST_SPAN_CHARS or _may_be_table(lines):
+        return _MARKUP.sub(_escape_match, text).split("\n")
+    starts, shown = [0], list[str]()
     for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
-    spans = [_code_spans(text, start) for start in starts[:-1]]
+        end = starts[-1] + len(line)
+        shown.append(_escape_line(line, text[:end], starts) if _MARKUP.search(line) else line)
+        starts.append(end + 1)
+    return shown
+
+
+def _escape_line(line: str, text: str, starts: Sequence[int]) -> str:
+    """`line`, with which `text` ends; each of `starts` may begin the block, the last one begins the line."""
+    spans = [_code_spans(text, start) for start in starts] if "`" in line else []
 
     def escape(found: re.Match[str]) -> str:
-        at = found.start()
-        begun = (each for start, each in zip(starts, spans, strict=False) if start <= at)
+        at = starts[-1] + found.start(2)
         # An odd number of borders before a place: it is between the begin and the end of a span.
-        is_code = all(bisect_right(each, at) % 2 for each in begun)
-        return "<" if is_code else "\\<"
+        is_code = spans and all(bisect_right(each, at) % 2 for each in spans)
+        return found[0] if is_code else _escape_match(found)
 
-    return _MARKUP.sub(escape, text).split("\n")
+    return _MARKUP.sub(escape, line)
+
+
+def _may_be_table(lines: Sequence[str]) -> bool:
+    """Whether there is a line that makes its neighbours a table, whose cells end code spans."""
+    return any("|" in line for line in lines) and any("-" in line and not line.strip("-:| \t>") for line in lines)
+
+
+def _escape_match(found: re.Match[str]) -> str:
+    return found[0] if len(found[1]) % 2 else f"{found[1]}\\{found[2]}"
 
 
 def _code_spans(text: str, start: int) -> list[int]:

@@ -29,9 +29,18 @@ pre { font: 13px/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-w
 summary { font: 13px ui-monospace, monospace; cursor: pointer; overflow-wrap: anywhere; }
 details { margin: 4px 0; } .note { color: var(--dim); font-size: 13px; } img { max-width: 100%; }
 .session { border-top: 1px solid var(--rule); margin-top: 48px; padding-top: 16px; }
-@media print { :root { color-scheme: light; } body { max-width: none; margin: 0; font-size: 10pt; }
-  h2 { break-after: avoid; } details:not([open]) > :not(summary) { display: none; } }
+@media print { :root { color-scheme: light; } body { max-width: none; margin: 0; padding: 0; font-size: 10pt; }
+  h1, h2, summary { break-after: avoid; } p, pre { orphans: 3; widows: 3; }
+  img { break-inside: avoid; max-height: 20cm; }
+  pre { font-size: 8.5pt; box-decoration-break: clone; -webkit-box-decoration-break: clone; }
+  article { margin: 12px 0; } .session { break-before: page; border: 0; margin: 0; padding: 0; }
+  details:not([open]) > :not(summary) { display: none; } }
+@page { margin: 16mm 14mm;
+  @bottom-right { content: counter(page) " / " counter(pages); font: 8pt system-ui, sans-serif; color: #595959; } }
 """
+# Words of millions of characters, such as base64, are wider than a browser can measure; it does not break them itself.
+_LONG_WORD = 1000
+_LONG_WORDS = re.compile(rf"\S{{{_LONG_WORD}}}(?=\S)")
 # A page may not have them, or they turn the text around them.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -79,4 +88,8 @@ def _part(part: ShownPart) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n").replace("\r", "\n")))
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n").replace("\r", "\n"))
+    if len(text) <= _LONG_WORD:
+        return escape(text)
+    # A NUL is a place to break a line: the text itself has none any more.
+    return escape(_LONG_WORDS.sub("\\g<0>\x00", text)).replace("\x00", "<wbr>")

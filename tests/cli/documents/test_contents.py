@@ -37,8 +37,8 @@ MESSAGES = st.fixed_dictionaries(
         "toolName": JSON,
     },
 )
-OURS = {"article", "h2", "b", "p", "pre", "code", "details", "summary", "img"}
-VOID = {"img"}
+OURS = {"article", "h2", "b", "p", "pre", "code", "details", "summary", "img", "wbr"}
+VOID = {"img", "wbr"}
 
 
 class Elements(HTMLParser):
@@ -103,6 +103,11 @@ def _outside_code(text: str) -> list[str]:
         ("a <b> c", "> a \\<b> c"),
         ("1 < 2", "> 1 < 2"),
         ("\\` <!-- `", "> \\` \\<!-- `"),
+        # Escaped already, and an escaped backslash.
+        ("a \\<b> \\\\<b>", "> a \\<b> \\\\\\<b>"),
+        # Whoever shows the document would ask for it.
+        ("![x](https://evil/x.png) \\![y](u) `![z]`!", "> \\![x](https://evil/x.png) \\![y](u) `![z]`!"),
+        ("\\![x][y]\n\n[y]: https://evil/", "> \\![x][y]\n>\n> [y]: https://evil/"),
         # The first line's tick ends in the second.
         ("a ` b\nc ` <!-- ` d", "> a ` b\n> c ` \\<!-- ` d"),
         # Two items of a list: no code span over them.
@@ -117,6 +122,12 @@ def test_markup_is_escaped_outside_of_code(text: str, shown: str) -> None:
         markdown.message(message_entry({"role": "user", "content": text}, None, ()), "").split("\n", 3)[3]
         == shown + "\n"
     )
+
+
+def test_a_word_that_no_browser_can_measure_has_places_to_break() -> None:
+    word = "&" * 2500
+    page = web_page.message(message_entry({"role": "user", "content": f"{word} {'a' * 1000}"}, 0, ()), "")
+    assert f"{'&amp;' * 1000}<wbr>{'&amp;' * 1000}<wbr>{'&amp;' * 500} {'a' * 1000}</p>" in page
 
 
 @check_each(
