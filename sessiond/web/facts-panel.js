@@ -156,11 +156,8 @@ function factsOf(row) {
 		h("span", { class: "path", title: safeLine(text, 1000) }, h("bdi", { dir: "ltr" }, safeLine(text))),
 		copyButton("Copy", () => text, "the path"),
 	];
-	const context =
-		row.totalTokens &&
-		(row.contextTokens
-			? `${formatTokens(row.totalTokens)} of ${formatTokens(row.contextTokens)}`
-			: formatTokens(row.totalTokens));
+	const most = row.contextTokens ? ` of ${formatTokens(row.contextTokens)}` : "";
+	const context = row.totalTokens && formatTokens(row.totalTokens) + most;
 	const sums =
 		row.inputTokens || row.outputTokens
 			? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out`

@@ -3,7 +3,7 @@ const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** One that is made when it is needed: that takes longer than a row. @param {() => {format: (value: number) => string}} make */
+/** Making one takes longer than a row. @param {() => {format: (value: number) => string}} make */
 function lazily(make) {
 	/** @type {ReturnType<typeof make> | undefined} */
 	let made;

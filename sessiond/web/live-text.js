@@ -37,10 +37,8 @@ export class LiveText extends HTMLElement {
 
 	/** @param {LiveTool[]} tools */
 	showTools(tools) {
-		const call = (/** @type {LiveTool} */ { id, name, args, phase }) => ({
-			id,
-			name,
-			args,
+		const call = (/** @type {LiveTool} */ { phase, ...tool }) => ({
+			...tool,
 			at: null,
 			result: undefined,
 			isLive: phase !== "end",

@@ -30,7 +30,7 @@ export class SearchBox extends HTMLElement {
 			"aria-controls": "search-results",
 			autocomplete: "off",
 			spellcheck: "false",
-			placeholder: "Words as they stand there",
+			placeholder: "Search everything that was said",
 			oninput: () => this.typed(),
 			onkeydown: (event) => this.keyed(event),
 		});
@@ -116,13 +116,15 @@ export class SearchBox extends HTMLElement {
 			const all = `${nameOf(row)}\n${row.cwd ?? ""}\n${key}`.toLowerCase();
 			return words.every((word) => all.includes(word));
 		});
+		// What is found by its key shows that.
+		const hasOne = (/** @type {string | undefined} */ text) => words.some((word) => text?.toLowerCase().includes(word));
 		return fits.slice(0, MOST_NAMES).map(([key, row]) => ({
 			key,
 			parts: [
 				stateMark(stateOf(row)),
 				h("bdi.said", {}, ...marked(safeLine(nameOf(row)), words)),
 				h("span.age", {}, formatAge(row.updatedAt, Date.now())),
-				h("bdi.where", {}, ...marked(safeLine(row.cwd ?? key), words)),
+				h("bdi.where", {}, ...marked(safeLine([row.cwd, key].find(hasOne) ?? row.cwd), words)),
 			],
 		}));
 	}

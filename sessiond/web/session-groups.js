@@ -26,16 +26,9 @@ export function treeLines(rows, { by, filter = "", folded = new Set(), opened = 
 	for (const group of groups.values()) {
 		if (group.roots.length === 0) continue;
 		const isOpen = words.length > 0 || !folded.has(group.id);
-		const { id, name, roots: members } = group;
-		lines.push({
-			type: "group",
-			id,
-			name,
-			count: members.length,
-			isOpen,
-			...(group.detail && { detail: group.detail }),
-		});
-		const isSection = SECTIONS.some((section) => section.id === id);
+		const { roots: members, ...named } = group;
+		lines.push({ type: "group", ...named, count: members.length, isOpen });
+		const isSection = SECTIONS.some(({ id }) => id === group.id);
 		const placed = (/** @type {Row} */ row) => (isSection ? groupOf(row, by).name : "");
 		if (isOpen)
 			for (const root of members) addBranch(lines, root, 0, { folded, opened, all: words.length > 0, placed });

@@ -54,17 +54,11 @@ function wordOf(row, state) {
 
 /** It is built again only where this changed. @param {SessionLine} line @param {Look} look */
 export function versionOfRow({ row, depth, below, isOpen, failedBelow, place }, { now, isUnread, isSelected }) {
-	const shown = [
-		nameOf(row),
-		stateOf(row),
-		row.status,
-		row.waiting?.title,
-		formatAge(row.updatedAt, now),
-		row.model,
-		row.inputTokens,
-		row.outputTokens,
-	];
-	return [...shown, depth, below, isOpen, failedBelow, place, isUnread, isSelected].join("\u0000");
+	const { status, waiting, model, inputTokens, outputTokens, updatedAt } = row;
+	const shown = [nameOf(row), stateOf(row), status, waiting?.title, formatAge(updatedAt, now), model];
+	return [...shown, inputTokens, outputTokens, depth, below, isOpen, failedBelow, place, isUnread, isSelected].join(
+		"\u0000",
+	);
 }
 
 customElements.define("session-row", SessionRow);

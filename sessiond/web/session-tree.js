@@ -58,12 +58,8 @@ export class SessionTree extends HTMLElement {
 	render() {
 		const { page, tree, filter } = this;
 		const { rows } = page.list;
-		this.lines = treeLines(rows.byKey, {
-			by: this.grouping,
-			filter: filter.value,
-			folded: this.folded,
-			opened: this.opened,
-		});
+		const { grouping: by, folded, opened } = this;
+		this.lines = treeLines(rows.byKey, { by, filter: filter.value, folded, opened });
 		const now = Date.now();
 		const lookOf = (/** @type {SessionLine} */ line) => ({
 			now,
@@ -103,11 +99,8 @@ export class SessionTree extends HTMLElement {
 	markCurrent() {
 		const nodes = this.nodes();
 		const { lines } = this;
-		const at = Math.max(
-			0,
-			lines.findIndex(({ id }) => id === (this.current || this.selected)),
-		);
-		for (const [one, node] of nodes.entries()) node.tabIndex = one === at ? 0 : -1;
+		const at = lines.findIndex(({ id }) => id === (this.current || this.selected));
+		for (const [one, node] of nodes.entries()) node.tabIndex = one === Math.max(0, at) ? 0 : -1;
 	}
 
 	/** @param {string} key */

@@ -28,8 +28,7 @@ export function summarizeCall(args, most = 160) {
 			return safeLine(shellWords(value), most);
 		}
 	}
-	const names = Object.keys(given);
-	return names.length ? safeLine(jsonOf(given), most) : "";
+	return Object.keys(given).length ? safeLine(jsonOf(given), most) : "";
 }
 
 /** @param {unknown} args */
@@ -60,11 +59,10 @@ function allChanges(given) {
 export function detailsOf(args) {
 	const given = parsed(args);
 	if (typeof given === "string") return given;
-	const [name, ...others] = Object.keys(given);
-	const only = others.length === 0 && name !== undefined ? given[name] : undefined;
+	const values = Object.values(given);
 	const command = textOr(given.command) || textOr(given.cmd);
-	if (command) return command;
-	return typeof only === "string" ? only : name === undefined ? "" : jsonOf(given);
+	if (command || values.length === 0) return command;
+	return values.length === 1 && typeof values[0] === "string" ? values[0] : jsonOf(given);
 }
 
 /** @param {unknown} args @returns {string | Record<string, any>} */

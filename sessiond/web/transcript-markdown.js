@@ -28,9 +28,7 @@ export function messagesOf(page) {
 		if (isToolResult(message)) return [];
 		const { word, from } = speakerOf(message);
 		const time = timeOf(message, page.positions[at]?.timestamp);
-		const head = [`**${word}${from ? ` ${from}` : ""}**`, time === null ? "" : new Date(time).toISOString()]
-			.join(" ")
-			.trim();
+		const head = `**${word}${from ? ` ${from}` : ""}**${time === null ? "" : ` ${new Date(time).toISOString()}`}`;
 		const parts = partsOf(message).flatMap((part) => {
 			if (part.kind === "text") return [part.text.trim()];
 			return part.kind === "toolCall" ? [`> ${part.name} \`${summarizeCall(part.args).replaceAll("`", "'")}\``] : [];

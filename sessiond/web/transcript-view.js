@@ -40,8 +40,7 @@ export class TranscriptView extends HTMLElement {
 		grown.observe(this.content);
 		grown.observe(this.scroller);
 		this.isFollowing = true;
-		/** It stays in sight until the reader moves: what is above it grows.
-		 * @type {HTMLElement | undefined} */
+		/** In sight until the reader moves: what is above it grows. @type {HTMLElement | undefined} */
 		this.found = undefined;
 		this.wasLive = false;
 		// The newest message when the reader left the end; 0 before anything was read.

@@ -270,6 +270,9 @@ def test_the_search_says_what_it_takes_and_why_each_row_is_there(day: Daemon, op
     row.wait_for()
     # A title and a folder, which have the words in any order: each is marked where it stands.
     assert row.locator("mark").all_inner_texts() == ["webp", "site"]
+    # One that its key alone has shows the key.
+    page.locator("search-box input[type=search]").fill("coder:SUBAGENT")
+    page.locator("search-box li.name .where mark", has_text="coder:subagent").wait_for()
     page.locator("search-box input[type=search]").fill("webp. images")
     page.locator("search-box [role=status]", has_text="word for word").wait_for()
     # What is special in a pattern is not special here.
