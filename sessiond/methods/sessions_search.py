@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -11,8 +11,9 @@ import trio
 from msgspec import Meta
 
 from sessiond.methods.params import TIMES, FolderName, Params, Result, SourceNames, clamp_to, says
-from sessiond.methods.services import Context, Services
+from sessiond.methods.services import Context
 from sessiond.model.keys import is_listed
+from sessiond.policy.visibility import Sight
 from sessiond.ranges import SEARCH_LIMIT, SEARCH_WITHIN_MS
 from sessiond.rpc.method import Method
 from sessiond.sessions import listing, search
@@ -119,7 +120,8 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
     )
     page = await search.search(services.store, services.time_slicer, sessions, query, services.search_index)
     # Checked again, because a search takes time: sessions may have been reset, deleted or hidden meanwhile.
-    found = [(match, cursor) for match, cursor in page.found if _is_still_readable(ctx, match.session, params)]
+    sight = services.sight_of(caller)
+    found = [(match, cursor) for match, cursor in page.found if _is_still_readable(ctx, sight, match.session, params)]
     return SessionsSearchResult(
         matches=[_describe_match(match, cursor) for match, cursor in found],
         has_more=page.has_more,
@@ -171,7 +173,7 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
     if params.sources is not None:
         sources = frozenset[str](params.sources)
         sessions = [session for session in sessions if listing.source_of(session.key) in sources]
-    partial = sum(session.is_partial for session in sessions)
+    partial = sum([session.is_partial for session in sessions if session.entry.source is not None])
     if params.cwd is not None:
         folder = listing.normalize_folder(params.cwd)
         known = [(session, session.entry.cwd) for session in sessions]
@@ -183,26 +185,24 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
 async def _readable(ctx: Context, *, archived: bool) -> list[Session]:
     services = ctx.services
     catalog, sight = services.store.catalog, services.sight_of(ctx.caller)
-    pool: Iterable[Session] = catalog.every() if archived else catalog.by_key.values()
+    pool = list(catalog.every() if archived else catalog.by_key.values())
     found: list[Session] = []
-    for count, session in enumerate(list(pool), 1):
-        if count % _CHUNK == 0:
-            await trio.lowlevel.checkpoint()
-        if is_listed(session.key) and reaches(catalog, sight, session.key):
-            found.append(session)
+    for begin in range(0, len(pool), _CHUNK):
+        some = [session for session in pool[begin : begin + _CHUNK] if is_listed(session.key)]
+        found += some if sight.unlimited else [session for session in some if reaches(catalog, sight, session.key)]
+        await trio.lowlevel.checkpoint()
     return found
 
 
-def _is_still_readable(ctx: Context, session: Session, params: SessionsSearchParams) -> bool:
-    services: Services = ctx.services
-    catalog = services.store.catalog
+def _is_still_readable(ctx: Context, sight: Sight, session: Session, params: SessionsSearchParams) -> bool:
+    catalog = ctx.services.store.catalog
     # Else only live sessions are searched, because cursors belong to the key.
     with_archived = params.include_archived or params.session_key is not None
     if with_archived and session.folder.source is None:
         current = catalog.by_id.get(session.session_id)
     else:
         current = catalog.by_key.get(session.key)
-    return current is session and reaches(catalog, services.sight_of(ctx.caller), session.key)
+    return current is session and reaches(catalog, sight, session.key)
 
 
 METHOD = Method(
