@@ -173,7 +173,8 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
     if params.sources is not None:
         sources = frozenset[str](params.sources)
         sessions = [session for session in sessions if listing.source_of(session.key) in sources]
-    partial = sum([session.is_partial for session in sessions if session.entry.source is not None])
+    # As `session.is_partial` has it, without a call for each of thousands.
+    partial = sum([source.partial for session in sessions if (source := session.entry.source) is not None])
     if params.cwd is not None:
         folder = listing.normalize_folder(params.cwd)
         known = [(session, session.entry.cwd) for session in sessions]

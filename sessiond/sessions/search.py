@@ -100,7 +100,7 @@ class Search:
 
     def steps(self) -> Iterator[None]:
         """Search everything, newest first. Each step blocks briefly; runs in worker threads."""
-        self._narrowed = self._index.narrow(self._piece, self._sessions)
+        self._narrowed = self._index.narrow(self._piece)
         yield
         self._waiting = [
             (newest_time_of(session, self._latest), session) for session in self._narrowed.leave_out(self._sessions)

@@ -124,8 +124,10 @@ class SearchPlace:
         except OSError:
             yield None
             return
-        with dirfd.closing(fd):
+        try:
             yield fd if dirfd.inode_of(os.fstat(fd)) == self.inode else None
+        finally:
+            os.close(fd)
 
     def read(self, fd: int, size: int) -> blocks.Block | None:
         """The last lines of what is left. None if the file is shorter now."""

@@ -169,8 +169,10 @@ def open_below(root_fd: int, relative: str) -> int:
     Raises as `open_dir` and `open_file` do; BadComponent for `..`, an empty part and a path that begins with a slash.
     """
     folder_fd, name = _open_parent(root_fd, relative)
-    with closing(folder_fd):
+    try:
         return open_file(folder_fd, name, os.O_RDONLY)
+    finally:
+        os.close(folder_fd)
 
 
 def status_below(root_fd: int, relative: str) -> os.stat_result:
@@ -183,6 +185,8 @@ def status_below(root_fd: int, relative: str) -> os.stat_result:
 def _open_parent(root_fd: int, relative: str) -> tuple[int, str]:
     *parts, name = relative.split("/")
     check_component(name)
+    if len(parts) == 1:  # as most programs have it: a search opens hundreds, and need not open their root each time
+        return open_dir(root_fd, parts[0]), name
     return open_path_dir(root_fd, parts), name
 
 

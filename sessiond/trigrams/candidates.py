@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sessiond.store.catalog import Session
 from sessiond.trigrams import rows
-from sessiond.trigrams.coverage import IndexedFile
+from sessiond.trigrams.coverage import IndexedFile, is_current
 from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
 from sessiond.trigrams.narrowing import EVERYTHING, CandidateBlock, SessionCandidates
 
@@ -32,7 +32,8 @@ _LIMITS = FrequencyLimits()
 
 
 class FoundBlocks:
-    """The blocks that may have a text, in files of which something is indexed (`known`).
+    """The blocks that may have a text, in the files of which something is indexed (`known`). What has it matches all of
+    `expressions`, of which each says more than the one before.
 
     What was known is asked for before the database: then the database knows at least as much.
     """
@@ -43,36 +44,40 @@ class FoundBlocks:
         self,
         database: IndexDatabase,
         known: dict[Session, IndexedFile],
-        expression: str,
+        expressions: Sequence[str],
         limits: FrequencyLimits = _LIMITS,
     ) -> None:
         """Raises IndexDoubt and IndexTrouble."""
         self._database, self._known = database, known
-        self._expression, self._most_ids, self._files_left = expression, limits.ids, limits.whole_files
+        self._expression, self._most_ids, self._files_left = expressions[-1], limits.ids, limits.whole_files
         # The ids of the blocks that have the text, and the greatest of all at the time; 0: they were not asked for.
         self._ids: frozenset[int] = frozenset()
         self._newest = 0
         with _Locked(database):
             database.check_intact()
-            self._by_file = rows.find_blocks(database, expression, limits.at_once)
+            self._by_file = rows.find_blocks(database, expressions, limits.at_once)
 
     def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
         """These sessions without those that do not have the text, as far as that is known at once."""
         by_file, find = self._by_file, self._known.get
         if by_file is None:
             return list(sessions)
-        return [
-            session
-            for session in sessions
-            if (known := find(session)) is None
-            or known.file_id in by_file
-            or known.indexed_to < session.entry.file.folded_to
-        ]
+        left = []
+        for session in sessions:
+            known = find(session)
+            if known is not None and known.file_id not in by_file:
+                facts = session.entry.file
+                # As `is_current` has it, and all of it: asked of every session, without calls.
+                is_same = known.inode == facts.inode and known.epoch == session.epoch and known.bytes <= facts.bytes
+                if is_same and known.indexed_to == facts.folded_to:
+                    continue
+            left.append(session)
+        return left
 
     def find_in(self, session: Session) -> SessionCandidates:
         """Where to look in a session. May block for a moment."""
         known = self._known.get(session)
-        if known is None:
+        if known is None or not is_current(known, session):
             return EVERYTHING
         if self._by_file is not None:
             found = self._by_file.get(known.file_id, [])
@@ -96,7 +101,7 @@ class FoundBlocks:
     def bytes_of(self, session: Session) -> int:
         """How many bytes of a session have to be looked at, as far as that is known at once."""
         folded_to, known = session.entry.file.folded_to, self._known.get(session)
-        if known is None or self._by_file is None:
+        if known is None or self._by_file is None or not is_current(known, session):
             return folded_to
         blocks = _clip(self._by_file.get(known.file_id, ()), known.indexed_to)
         return folded_to - known.indexed_to + sum(block.end - block.begin for block in blocks)

@@ -161,14 +161,9 @@ class Coverage:
             state = replace(known, file_id=row.id, indexed_to=row.indexed_to, chars=row.chars)
             self._put(session, state)
 
-    def find_indexed(self, sessions: Iterable[Session]) -> dict[Session, IndexedFile]:
-        """What is indexed of these sessions, as far as it is as of their entries. May be called in any thread."""
-        find = self._known.get
-        return {
-            session: known
-            for session in sessions
-            if (known := find(session)) is not None and known.file_id and _is_of(known, session)
-        }
+    def copy_known(self) -> dict[Session, IndexedFile]:
+        """What is indexed of every session by now. It counts as far as `is_current`. May be called in any thread."""
+        return self._known.copy()
 
     def _put(self, session: Session, state: IndexedFile) -> None:
         known = self._known.get(session)
@@ -188,6 +183,11 @@ def name_file(session: Session, device: int, inode: int) -> str:
     its path.
     """
     return session.path if session.folder.makes(session.file_name) else f"{device}:{inode}"
+
+
+def is_current(known: IndexedFile, session: Session) -> bool:
+    """Whether what is indexed is of the file as the session's entry has it, or as it was before it grew."""
+    return known.file_id > 0 and _is_of(known, session)
 
 
 def _begin(session: Session) -> IndexedFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -29,7 +29,7 @@ from sessiond.trigrams.coverage import IndexJob
 from sessiond.trigrams.database import IndexDoubt, IndexTrouble
 from sessiond.trigrams.narrowing import NOT_NARROWED, Narrowed
 from sessiond.trigrams.opened import IndexFiles, OpenIndex
-from sessiond.trigrams.text import match_expression
+from sessiond.trigrams.text import match_expressions
 
 log = structlog.get_logger("sessiond.search")
 
@@ -84,18 +84,15 @@ class TrigramIndex:
 
     # For searches.
 
-    def narrow(self, text: str, sessions: Iterable[Session]) -> Narrowed:
-        """Where to look for `text`, which is from `fold_case`, in these sessions. Blocks; for worker threads."""
+    def narrow(self, text: str) -> Narrowed:
+        """Where to look for `text`, which is from `fold_case`. Blocks; for worker threads."""
         current = self._current
         # A message may have its parts in several lines, and what stands between these is not in the index.
-        expression = match_expression(text) if "\n" not in text else None
-        if current is None or current.database is None or current.doubt or expression is None:
-            return NOT_NARROWED
-        known = current.coverage.find_indexed(sessions)
-        if not known:
+        expressions = match_expressions(text) if "\n" not in text else []
+        if current is None or current.database is None or current.doubt or not expressions:
             return NOT_NARROWED
         try:
-            return FoundBlocks(current.database, known, expression)
+            return FoundBlocks(current.database, current.coverage.copy_known(), expressions)
         except IndexDoubt as doubt:
             if current is self._current:
                 self._report_doubt(current, str(doubt))

@@ -56,8 +56,8 @@ class Narrowed(Protocol):
 class SearchIndex(Protocol):
     """What a search asks."""
 
-    def narrow(self, text: str, sessions: Iterable[Session]) -> Narrowed:
-        """Where to look for `text`, which is from `fold_case`, in these sessions. Blocks; for worker threads."""
+    def narrow(self, text: str) -> Narrowed:
+        """Where to look for `text`, which is from `fold_case`. Blocks; for worker threads."""
 
 
 class _NotNarrowed:
@@ -77,7 +77,7 @@ NOT_NARROWED: Narrowed = _NotNarrowed()
 
 
 class _NoIndex:
-    def narrow(self, _text: str, _sessions: Iterable[Session]) -> Narrowed:
+    def narrow(self, _text: str) -> Narrowed:
         return NOT_NARROWED
 
 

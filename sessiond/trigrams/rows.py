@@ -22,6 +22,10 @@ _FIND_IDS = "select count(*), group_concat(rowid) from (select rowid from texts 
 _FACTS_OF = "select group_concat(file_id || facts, ';') from block_facts where id in ({})"
 _BLOCKS_OF = "select group_concat(id || facts, ';') from block_facts where file_id = ?"
 _FILES = "select id, name, indexed_to, checksum, bytes, mtime_ns, messages, chars from files"
+# If more have even the rarest parts of a text, all its parts are looked up at once. So many are sooner read than they
+# are compared with more parts.
+_FEW_BLOCKS = 256
+_READ_AT_ONCE = 4
 
 
 class FileRow(msgspec.Struct, frozen=True, gc=False):
@@ -115,9 +119,15 @@ def note_written(database: IndexDatabase, chars: int) -> None:
     database.put_about(chars=database.number_about("chars") + chars)
 
 
-def find_blocks(database: IndexDatabase, expression: str, most: int) -> dict[int, list[CandidateBlock]] | None:
-    """The blocks that match, by file; None where there are more than `most`."""
-    ids = _find_ids(database, expression, most)
+def find_blocks(
+    database: IndexDatabase, expressions: Sequence[str], most: int
+) -> dict[int, list[CandidateBlock]] | None:
+    """The blocks that match `expressions`, by file; None where there are more than `most`. Each expression says more
+    than the one before: where that changes nothing any more, or few blocks are left, the next ones are not asked for.
+    """
+    ids = _find_few_ids(database, expressions[:-1], min(most, _FEW_BLOCKS))
+    if ids is None:
+        ids = _find_ids(database, expressions[-1], most)
     if ids is None:
         return None
     ((found,),) = database.run(_FACTS_OF.format(",".join(map(str, ids))))
@@ -134,6 +144,17 @@ def find_ids(database: IndexDatabase, expression: str, most: int) -> tuple[froze
         return frozenset(), 0
     ((newest,),) = database.run("select max(id) from blocks")
     return frozenset(ids), newest or 0
+
+
+def _find_few_ids(database: IndexDatabase, expressions: Sequence[str], most: int) -> list[int] | None:
+    """The ids of the blocks that match, if these are few and the last expression changes nothing, else None."""
+    before = -1
+    for expression in expressions:
+        ids = _find_ids(database, expression, most)
+        if ids is None or len(ids) == before or len(ids) <= _READ_AT_ONCE:
+            return ids
+        before = len(ids)
+    return None
 
 
 def _find_ids(database: IndexDatabase, expression: str, most: int) -> list[int] | None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 LEAST_QUERY_CHARS = 3
 # A query is at most so long when it was folded: only one letter becomes two. No more of one is looked up.
 MOST_QUERY_CHARS = 1024
-# More hardly narrow further, and each takes as long to look up as it is frequent.
+# More hardly narrow further, and each takes as long to look up as it is frequent: often the rarest few are enough.
 _MOST_TRIGRAMS = 12
+_FEW_TRIGRAMS = (4, 8)
 # What stands further behind is rarer in texts, and what is not here is rarest.
 _BY_FREQUENCY = " etaoinsrlhdcumpfgbywvk\n_-.,():'\"/=0123456789xjqz"
 _RANKS = {character: rank for rank, character in enumerate(_BY_FREQUENCY)}
@@ -33,15 +34,16 @@ def cut_rows(text: str, row_chars: int = _ROW_CHARS) -> Iterator[str]:
         yield text[begin : begin + row_chars + MOST_QUERY_CHARS]
 
 
-def match_expression(text: str) -> str | None:
-    """What a row that contains `text` (from `fold_case`) matches, in the language of FTS5. None if nothing is known."""
+def match_expressions(text: str) -> list[str]:
+    """What a row that contains `text` (from `fold_case`) matches, in the language of FTS5: each says more than the one
+    before, and takes longer. None at all if nothing is known.
+    """
     stored = make_storable(text[:MOST_QUERY_CHARS])
     found = list(dict.fromkeys(stored[at : at + 3] for at in range(len(stored) - 2)))
-    if not found:
-        return None
     found.sort(key=_rarity, reverse=True)
-    found = found[:_MOST_TRIGRAMS]
-    return " AND ".join('"{}"'.format(trigram.replace('"', '""')) for trigram in found)
+    quoted = ['"{}"'.format(trigram.replace('"', '""')) for trigram in found[:_MOST_TRIGRAMS]]
+    sizes = [*(few for few in _FEW_TRIGRAMS if few < len(quoted)), len(quoted)] if quoted else []
+    return [" AND ".join(quoted[:size]) for size in sizes]
 
 
 def _rarity(trigram: str) -> int:

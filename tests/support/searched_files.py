@@ -287,7 +287,7 @@ class TruthfulIndex:
     def __init__(self, choose: random.Random) -> None:
         self._choose = choose
 
-    def narrow(self, text: str, sessions: Iterable[Session]) -> Narrowed:
+    def narrow(self, text: str) -> Narrowed:
         return _TruthfulNarrowed(text, self._choose)
 
 

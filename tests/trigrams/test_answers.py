@@ -24,7 +24,7 @@ from sessiond.trigrams.building import IndexBuilder
 from sessiond.trigrams.candidates import FoundBlocks, FrequencyLimits
 from sessiond.trigrams.narrowing import NO_INDEX, NOT_NARROWED, Narrowed
 from sessiond.trigrams.opened import IndexFiles, OpenIndex, close
-from sessiond.trigrams.text import match_expression
+from sessiond.trigrams.text import match_expressions
 
 WORDS = ["alpha", "Alphabet soup", "beta", "\u65e5\u672c\u8a9e\u306e", "\u0130stanbul", "a\0b", "x", "pha be"]
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
@@ -53,11 +53,11 @@ class StandingIndex:
             self.one.coverage.apply(*done)
         yield
 
-    def narrow(self, text: str, sessions: Iterable[Session]) -> Narrowed:
-        expression, known = match_expression(text), self.one.coverage.find_indexed(sessions)
-        if expression is None or not known or self.one.database is None:
+    def narrow(self, text: str) -> Narrowed:
+        expressions, known = match_expressions(text), self.one.coverage.copy_known()
+        if not expressions or not known or self.one.database is None:
             return NOT_NARROWED
-        return FoundBlocks(self.one.database, known, expression, self.limits)
+        return FoundBlocks(self.one.database, known, expressions, self.limits)
 
 
 async def run_inline(function: Any, *args: Any) -> Any:

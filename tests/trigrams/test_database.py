@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from support.sampling import amount
 from sessiond.store import dirfd
 from sessiond.trigrams import database, rows
 from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
-from sessiond.trigrams.text import match_expression
+from sessiond.trigrams.text import match_expressions
 from sessiond.trigrams.text_blocks import TextBlock
 
 
@@ -27,9 +28,7 @@ def make_block(text: str, begin: int = 0, end: int = 10) -> TextBlock:
 
 
 def find(opened: IndexDatabase, text: str) -> list[tuple[int, int]]:
-    expression = match_expression(text)
-    assert expression is not None
-    found = rows.find_blocks(opened, expression, 1000)
+    found = rows.find_blocks(opened, match_expressions(text), 1000)
     assert found is not None
     return sorted((block.begin, block.end) for blocks in found.values() for block in blocks)
 
@@ -60,8 +59,21 @@ def test_it_finds_the_blocks_with_every_trigram_of_a_text(folder_fd: int, tmp_pa
     assert find(opened, "\ud800 l") == [(30, 40)]
     assert find(opened, "xx needle yy") == [(40, 50)]
     assert find(opened, "nowhere") == []
-    assert match_expression("ab") is None
+    assert match_expressions("ab") == []
     opened.close(keep=True)
+
+
+def test_blocks_that_have_only_the_rarest_parts_of_a_text_are_left_out_unless_they_are_few(
+    folder_fd: int, tmp_path: Path
+) -> None:
+    text = "a quartz for zebras"
+    rarest = re.findall('"(...)"', match_expressions(text)[0])
+    for decoys, found in ((3, 4), (4, 1), (300, 1)):
+        opened = IndexDatabase(folder_fd, tmp_path, "v1", f"{decoys}.sqlite")
+        fill(opened, *([" | ".join(rarest)] * decoys), f"She has {text}.")
+        assert len(find(opened, text)) == found, decoys
+        assert find(opened, text)[-1] == (decoys * 10, decoys * 10 + 10)
+        opened.close(keep=False)
 
 
 def test_what_was_closed_or_killed_is_there_at_the_next_start(folder_fd: int, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ QUERIES = ["Let me look", "printed", "forty-two", "run the", "fill", "hello ther
 async def check_nothing_is_missed(followed: FollowedSources, index: TrigramIndex) -> None:
     sessions = list(followed.parts.store.catalog.every())
     for query in QUERIES:
-        narrowed = index.narrow(query.lower(), sessions)
+        narrowed = index.narrow(query.lower())
         assert narrowed.is_narrowed
         assert [(one.key, missed) for one in sessions if (missed := find_missed(narrowed, one, query))] == []
 
@@ -36,14 +36,14 @@ async def test_sessions_of_every_program_are_indexed_and_followed(tmp_path: Path
         await wait_ready(index)
         await check_nothing_is_missed(followed, index)
         session = followed.parts.session(key_of(200))
-        blocks = index.narrow("hello there", [session]).find_in(session).blocks
+        blocks = index.narrow("hello there").find_in(session).blocks
         assert [(block.begin > 0, block.messages_before) for block in blocks] == [(True, 0)]
         path = next(home.rglob(f"*{key_of(200).partition(':')[2]}.jsonl"))
         append(path, b"".join(pi_line(f"{FILLER} {number}") for number in range(20)) + pi_line("forty-two"))
         await followed.wait_until(lambda: session.entry.message_count == 25)
-        await wait_until(lambda: index.narrow("filler", [session]).find_in(session).indexed_to > 60_000)
+        await wait_until(lambda: index.narrow("filler").find_in(session).indexed_to > 60_000)
         await check_nothing_is_missed(followed, index)
-        data = path.read_bytes().replace(b"hello there", b"hello where")
+        data = path.read_bytes().replace(b"hello there", b"other words")
         path.with_name("new").write_bytes(data)
         os.rename(path.with_name("new"), path)
         inode = path.stat().st_ino
@@ -54,8 +54,8 @@ async def test_sessions_of_every_program_are_indexed_and_followed(tmp_path: Path
         await followed.wait_whole()
         await wait_ready(index)
         session = followed.parts.session(key_of(200))
-        await wait_until(lambda: index.narrow("filler", [session]).find_in(session).indexed_to)
-        assert not index.narrow("hello there", [session]).find_in(session).blocks
+        await wait_until(lambda: index.narrow("filler").find_in(session).indexed_to)
+        assert not index.narrow("hello there").find_in(session).blocks
         await check_nothing_is_missed(followed, index)
 
 

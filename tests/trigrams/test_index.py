@@ -90,7 +90,7 @@ def test_no_line_with_a_text_is_left_out(
                     await store.append(session, [Message(message(text.encode("utf-8", "replace").decode())["message"])])
             sessions = list(store.catalog.every())
             for query in [*queries, *(text for _, text in (*said, *later))]:
-                narrowed = index.narrow(fold_case(query), sessions)
+                narrowed = index.narrow(fold_case(query))
                 assert narrowed.is_narrowed == (len(fold_case(query)) > 2 and "\n" not in query)
                 assert [find_missed(narrowed, session, query) for session in sessions] == [[], [], []]
 
@@ -113,7 +113,7 @@ async def find_blocks(folder: Path) -> dict[str, int]:
 
 def count_blocks(store: SessionStore, index: TrigramIndex) -> dict[str, int]:
     sessions = list(store.catalog.by_id.values())
-    narrowed = index.narrow("platypus", sessions)
+    narrowed = index.narrow("platypus")
     assert not any(find_missed(narrowed, session, "platypus") for session in sessions)
     return {session.session_id: len(narrowed.find_in(session).blocks) for session in sessions}
 
@@ -168,7 +168,7 @@ async def test_an_index_that_is_spoiled_while_it_is_used_is_begun_again(tmp_path
             await wait_ready(index)
             assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
             spoil(tmp_path / INDEX)
-            assert not index.narrow("platypus", store.catalog.by_id.values()).is_narrowed, how
+            assert not index.narrow("platypus").is_narrowed, how
             assert index.status.state == "building"
         await wait_ready(index)
 
@@ -229,7 +229,7 @@ async def test_the_configuration_takes_it_away_and_brings_it_back(tmp_path: Path
         assert [finding.what for finding in index.findings()] == [
             "there is no index, as it is configured: a search reads every transcript"
         ]
-        assert not index.narrow("platypus", store.catalog.by_id.values()).is_narrowed
+        assert not index.narrow("platypus").is_narrowed
         config = BUSY
         index.reconfigure()
         await wait_until((tmp_path / INDEX).exists)
@@ -245,7 +245,7 @@ async def test_without_trigrams_doctor_says_why_searches_are_slow(tmp_path: Path
         (finding,) = index.findings()
         assert finding.level == "warn"
         assert "has no trigrams (FTS5): a search reads every transcript" in finding.what
-        assert not index.narrow("platypus", store.catalog.by_id.values()).is_narrowed
+        assert not index.narrow("platypus").is_narrowed
     assert not (tmp_path / INDEX).exists()
 
 
