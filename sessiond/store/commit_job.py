@@ -12,7 +12,7 @@ import trio
 from sessiond.errors import StorageError
 from sessiond.store.append import Append, Compose
 from sessiond.store.catalog import Session
-from sessiond.store.commit_threads import Step
+from sessiond.store.commit_threads import BegunCommit
 from sessiond.store.transcript import Line, WrittenBytes
 
 # The result of an append: (begin, end) of its lines, or the error.
@@ -60,5 +60,7 @@ class Threads(Protocol):
     def stop(self) -> None: ...
 
 
-# Threads that call the first function for every job that is put, then what it returns, and at the end the second one.
-MakeThreads = Callable[[Callable[[CommitJob], Step | None], Callable[[], None]], Threads]
+# Given `begin`, `report` and `fail` as `CommitThreads`.
+MakeThreads = Callable[
+    [Callable[[CommitJob], BegunCommit | None], Callable[[], None], Callable[[BaseException], None]], Threads
+]

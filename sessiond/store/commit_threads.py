@@ -1,10 +1,11 @@
-"""Threads that carry out commits, so that one slow file does not hold up the others.
+"""Threads that carry out commits: one does the work, the others wait for the disk in its place.
 
-One thread does all the work while commits are quick: more of them would only contend with the event loop for the
-interpreter lock (64 clients: a third more appends). It begins all jobs that wait. Then the others help to finish them,
-because the file system joins syncs that come at once: three times as many appends to 16 sessions. They are reported
-together, with one wake-up of the event loop. Where a step takes longer than `STALL_S`, as on a network disk, another
-thread goes on with the rest. Knows commits as functions.
+The committer begins all commits that wait, which writes them, finishes those that are synced, and reports them
+together, with one wake-up of the event loop. Its helpers only sync, several files at once, because the file system
+joins such syncs. They do nothing else: whoever returns from a system call has to get the interpreter lock, so that
+several threads at work would mostly wait for each other. Where a step of the committer takes longer than `WATCH_S`, as
+on a network disk, and others wait behind it, a helper takes its place; it becomes a helper when it is through. Knows
+commits as functions.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-THREADS = 6
-# A step takes 0.2 ms on a quiet disk. One that waits for longer than this gets another thread.
+# With 16 files that are synced together, seven helpers come close to what one thread for each of them reaches.
+HELPERS = 7
+# A sync takes 0.2 ms on a quiet disk. Nobody waits for one that takes longer than this.
 STALL_S = 0.002
-
+# Nor for any other step of which the end is not seen for so long.
+WATCH_S = 0.005
 # So many are begun before they are finished: of more, the first would wait too long for its turn.
 MOST_BEGUN = 32
 
@@ -28,34 +31,77 @@ T = TypeVar("T")
 Step = Callable[[], None]
 
 
-class CommitThreads(Generic[T]):
-    """Calls `carry_out(job)` for every job, in the order in which they were put, in one thread or more.
+class BegunCommit(Protocol):
+    """What was written. `sync` waits for the disk, `finish` notes what became of it. Neither raises."""
 
-    It returns what is left to do, if anything, which is called when all that wait have been begun: what was written to
-    several files is synced together. `report` is called when jobs have ended and nothing else is to be done just now;
-    it is not kept waiting by a slow job either. None of them may raise.
+    def sync(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+class _Worker:
+    """A thread as the others see it: it sleeps until somebody rings."""
+
+    __slots__ = ("_bell",)
+
+    def __init__(self) -> None:
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def sleep(self, seconds: float = -1) -> bool:
+        """Sleep; whether somebody rang before the time was over."""
+        return self._bell.acquire(timeout=seconds)
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # it was rung for already
+            self._bell.release()
+
+
+class CommitThreads(Generic[T]):
+    """Calls `begin(job)` for every job, in the order in which they were put, then `sync` and `finish` of what it gives.
+
+    That is None where nothing is left to do. `report` is called when jobs have ended and nothing else is to be done
+    just now; it is not kept waiting by a slow job either. None of them may raise. `fail` is called with what one of
+    them raised nevertheless: that thread has ended, and jobs may be left undone.
     """
 
-    def __init__(self, carry_out: Callable[[T], Step | None], report: Callable[[], None]) -> None:
-        self._carry_out, self._report = carry_out, report
+    def __init__(
+        self,
+        begin: Callable[[T], BegunCommit | None],
+        report: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._begin_job, self._report, self._fail = begin, report, fail
         self._queue: deque[T] = deque()
-        self._begun: deque[Step] = deque()
-        self._lock = threading.Lock()
-        self._first_is_wanted = threading.Condition(self._lock)
-        self._another_is_wanted = threading.Condition(self._lock)
-        self._first_waits = self._another_watches = self._closed = False
+        self._begun: deque[BegunCommit] = deque()
+        self._synced: deque[BegunCommit] = deque()
         self._has_unreported = False
-        self._taken = 0
+        self._lock = threading.Lock()
+        self._committer, self._watcher = _Worker(), _Worker()
+        self._committer_sleeps = self._watches = self._closed = False
+        self._idle: list[_Worker] = []
+        # How many syncs the committer waits for: those of this wave. It waits no longer for those of earlier ones.
+        self._awaited = self._wave = 0
+        self._was_slow = False
+        self._steps = self._unended = 0
 
     def start(self) -> None:
         """Start the threads. OSError where not even one can be started; fewer do the work too."""
-        for number in range(THREADS):
-            serve = self._serve_first if not number else self._serve_another
+        workers = [self._committer, *(_Worker() for _ in range(HELPERS))]
+        works = [partial(self._serve, worker) for worker in workers]
+        for number, work in enumerate([works[0], self._watch, *works[1:]]):
+            thread = threading.Thread(target=self._run, args=(work,), name=f"commits-{number}", daemon=True)
             try:
-                threading.Thread(target=serve, name=f"commits-{number}", daemon=True).start()
+                thread.start()
             except RuntimeError:
                 if not number:
                     raise OSError("no thread could be started") from None
+                self._watches = self._watches or work == self._watch  # nobody would answer
+
+    def _run(self, work: Step) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for a commit has to be told
+            self._fail(error)
 
     def put(self, job: T) -> None:
         """Have the job carried out, at the latest after `wake`."""
@@ -64,119 +110,193 @@ class CommitThreads(Generic[T]):
     def wake(self) -> None:
         """Let the threads begin with what was put."""
         with self._lock:
-            if not self._queue:
-                return
-            if self._first_waits:
-                self._first_waits = False
-                self._first_is_wanted.notify()
-            elif not self._another_watches:
-                self._another_is_wanted.notify()
+            if self._queue:
+                self._wake_committer()
 
     def stop(self) -> None:
         """Let the threads end when the queue is empty."""
         with self._lock:
             self._closed = True
-            self._first_is_wanted.notify_all()
-            self._another_is_wanted.notify_all()
+            if self._committer_sleeps:
+                self._wake_committer()
+            self._watches = True
+            self._watcher.ring()
+            while self._idle:
+                self._idle.pop().ring()
 
-    def _serve_first(self) -> None:
-        while (step := self._take_first()) is not None:
-            _perform(step)
-            del step  # its lines may be long, and the next one late
+    def _wake_committer(self) -> None:
+        """There is something to do: where the committer is at work, it comes to that, or somebody else does."""
+        if self._committer_sleeps:
+            self._committer_sleeps = False
+            self._committer.ring()
+        else:
+            self._have_watched()
 
-    def _serve_another(self) -> None:
-        was_slow = False
-        while (step := self._take_stalled(was_slow)) is not None:
-            taken, began = self._taken, time.monotonic()
-            _perform(step)
-            # Also where all others are stuck: they have taken nothing meanwhile.
-            was_slow = time.monotonic() - began > STALL_S or self._taken == taken
-            del step
+    def _have_watched(self) -> None:
+        """Have somebody take the committer's place where it does not go on."""
+        if not self._watches:
+            self._watches = True
+            self._watcher.ring()
 
-    def _take_first(self) -> Step | None:
+    def _serve(self, worker: _Worker) -> None:
+        while self._commit(worker) if self._committer is worker else self._help(worker):
+            pass
+
+    # The committer
+
+    def _commit(self, worker: _Worker) -> bool:
+        """Do what there is to do. True when another one does it, False when there will be nothing to do any more."""
+        while True:
+            with suppress(MemoryError):  # what a step still had to do then is said by the job itself
+                step = self._next_step(worker)
+                if step is None:
+                    return self._committer is not worker
+                step()
+                del step  # its lines may be long, and the next one late
+
+    def _next_step(self, worker: _Worker) -> Step | None:
         with self._lock:
-            while not self._has_steps:
-                if self._closed:
+            if self._committer is not worker:
+                self._wake_committer()  # to what came of the step that took this one so long
+                return None
+            self._steps += 1
+            step = self._take_step()
+            if step is None:
+                if self._closed and not self._unended:
+                    self._watcher.ring()
                     return None
-                self._first_waits = True
-                self._first_is_wanted.wait()
-            return self._take()
+                self._committer_sleeps = True
+                return partial(self._sleep, worker, STALL_S if self._begun or self._awaited else -1)
+            if self._has_waiting:
+                self._have_watched()
+            return step
 
-    def _take_stalled(self, was_slow: bool) -> Step | None:
-        """The next step: at once while commits are slow and where only syncs or their report are left, else when the
-        other threads took none for so long that they must be stuck.
-        """
-        with self._lock:
-            while not (self._has_steps and was_slow) and not self._has_only_syncs and not self._has_only_report:
-                was_slow = False
-                if self._has_steps and not self._another_watches:
-                    if self._is_stalled():
-                        break
-                elif self._closed:
-                    return None
-                else:
-                    self._another_is_wanted.wait()
-            return self._take()
-
-    @property
-    def _has_steps(self) -> bool:
-        return bool(self._queue or self._begun or self._has_unreported)
-
-    @property
-    def _has_only_syncs(self) -> bool:
-        """Whether all that wait were begun. Several threads finish them, because the file system joins their syncs."""
-        return bool(self._begun) and not self._queue
-
-    @property
-    def _has_only_report(self) -> bool:
-        """Whether a job ended when the first thread had nothing left to do, so that nobody else reports it."""
-        return self._has_unreported and self._first_waits and not self._queue
-
-    def _is_stalled(self) -> bool:
-        """Whether no step is taken for `STALL_S`, although there are some."""
-        taken, self._another_watches = self._taken, True
-        self._another_is_wanted.wait(STALL_S)
-        self._another_watches = False
-        return self._has_steps and self._taken == taken
-
-    def _take(self) -> Step:
+    def _take_step(self) -> Step | None:
+        """What to do next; None where all is done, or done by others just now."""
         step: Step
-        self._taken += 1
         if self._queue and len(self._begun) < MOST_BEGUN:
             step = partial(self._begin, self._queue[0])
             del self._queue[0]
-        elif self._begun:
-            step = partial(self._finish, self._begun[0])
-            del self._begun[0]
-        else:
+            self._unended += 1
+        elif self._begun and not self._call_helpers():
+            step = self._take_sync()
+        elif self._begun or self._awaited:
+            return None
+        elif self._synced:
+            step = partial(self._finish, self._synced[0])
+            del self._synced[0]
+        elif self._has_unreported:
             step, self._has_unreported = self._report, False
-        if self._has_only_syncs or (self._has_steps and not self._another_watches):
-            self._another_is_wanted.notify()
+        else:
+            return None
         return step
 
+    @property
+    def _has_waiting(self) -> bool:
+        return bool(self._queue or self._begun or self._synced or self._has_unreported)
+
+    def _call_helpers(self) -> bool:
+        """Have what was begun synced; False for a single one that is quicker done than said, and where all are busy."""
+        if len(self._begun) == 1 and not self._was_slow:
+            return False
+        called = min(len(self._begun), len(self._idle))
+        for _ in range(called):
+            self._idle.pop().ring()
+        return called > 0
+
+    def _sleep(self, worker: _Worker, seconds: float) -> None:
+        if worker.sleep(seconds):
+            return
+        with self._lock:
+            if self._committer_sleeps:
+                self._committer_sleeps = False
+                self._wave, self._awaited = self._wave + 1, 0
+                return
+        worker.sleep()  # somebody rang just now
+
     def _begin(self, job: T) -> None:
-        rest = self._carry_out(job)
-        if rest is None:
-            self._has_unreported = True
+        begun = self._begin_job(job)
+        if begun is None:
+            self._note_end()
             return
         try:
-            with self._lock:
-                self._begun.append(rest)
+            self._begun.append(begun)
         except MemoryError:
-            self._finish(rest)
+            begun.sync()
+            self._finish(begun)
 
-    def _finish(self, rest: Step) -> None:
+    def _finish(self, commit: BegunCommit) -> None:
+        try:
+            commit.finish()
+        finally:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        with self._lock:
+            self._unended -= 1
+            self._has_unreported = True
+
+    # Helpers, and whoever syncs
+
+    def _help(self, worker: _Worker) -> bool:
+        """Sync what was begun, or sleep until there is something; False when there will be nothing any more."""
+        with self._lock:
+            step = self._take_sync() if self._begun else None
+            if step is None:
+                if self._closed:
+                    return False
+                self._idle.append(worker)
+        if step is not None:
+            step()
+        else:
+            worker.sleep()
+        return True
+
+    def _take_sync(self) -> Step:
+        step = partial(self._sync, self._begun[0], self._wave)
+        del self._begun[0]
+        self._awaited += 1
+        return step
+
+    def _sync(self, commit: BegunCommit, wave: int) -> None:
         began = time.monotonic()
         try:
-            rest()
+            commit.sync()
         finally:
-            self._has_unreported = True
-        if time.monotonic() - began > STALL_S:
-            # On a slow disk those who wait for this one would have nothing to write until the others are synced.
-            self._has_unreported = False
-            self._report()
+            self._note_synced(commit, wave, time.monotonic() - began > STALL_S)
 
+    def _note_synced(self, commit: BegunCommit, wave: int, was_slow: bool) -> None:
+        try:
+            self._synced.append(commit)
+        except MemoryError:
+            self._finish(commit)
+        with self._lock:
+            self._was_slow = was_slow
+            if wave == self._wave:
+                self._awaited -= 1
+            if wave != self._wave or not (self._awaited or self._begun):
+                self._wake_committer()
 
-def _perform(step: Step) -> None:
-    with suppress(MemoryError):  # what it still had to do then is said by the job itself
-        step()
+    # The watcher
+
+    def _watch(self) -> None:
+        while not self._closed:
+            self._watcher.sleep()
+            seen: int | None = -1
+            while (seen := self._look_after_committer(seen)) is not None:
+                self._watcher.sleep(WATCH_S)
+
+    def _look_after_committer(self, seen: int | None) -> int | None:
+        """Replace the committer where it is still at the same step; its step now. None where nobody waits for it.
+
+        As long as it goes on, it is looked at again and again: to be asked to costs more.
+        """
+        with self._lock:
+            if self._steps == seen or self._closed:
+                if self._committer_sleeps or not self._has_waiting:
+                    self._watches = self._closed
+                    return None
+                if self._idle and self._steps == seen:
+                    self._committer = self._idle.pop()
+                    self._committer.ring()
+            return self._steps

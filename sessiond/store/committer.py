@@ -12,20 +12,18 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from threading import Lock
 from typing import Self
 
 import trio
 
 from sessiond.errors import Stopping
-from sessiond.store.append import Append, Compose
+from sessiond.store.append import Compose
 from sessiond.store.catalog import Session
 from sessiond.store.commit_job import CommitJob, MakeThreads, Tell, WaitingAppend
-from sessiond.store.commit_threads import Step
-from sessiond.store.kept_files import KeptFiles
+from sessiond.store.file_commit import FileCommits
 from sessiond.store.refusals import require_own, storage_error
-from sessiond.store.writing import Sync, Writing, as_refusal
+from sessiond.store.writing import Sync
 
 # How long results are published and answered before other tasks run. A thousand appends would take 50 ms and more.
 REPORT_S = 0.003
@@ -100,23 +98,26 @@ class Committer:
         threads: MakeThreads,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._sync, self._record_limit = sync, record_limit
         self._on_committed, self._on_refused = on_committed, on_refused
-        self.files = KeptFiles()
-        self._threads, self._now = threads(self._carry_out, self._wake_loop), now
+        self._finished: deque[CommitJob] = deque()
+        ended = self._finished.append
+        self._commits = commits = FileCommits(sync=sync, record_limit=record_limit, take=self._take, ended=ended)
+        self.files = commits.files
+        self._threads, self._now = threads(commits.begin, self._wake_loop, self._note_death), now
         self._pause = _LoopPause(self._threads.wake)
         # What is enqueued for a session, waiting for its turn or for a thread. Joining and taking exclude each other.
         self._open: dict[Session, CommitJob] = {}
         self._taking = Lock()
+        # Those that the threads have.
+        self._under_way: dict[CommitJob, None] = {}
         self._places: dict[Session, deque[AppendPlace]] = {}
         self._busy: set[Session] = set()
         self._freed = trio.Event()
-        self._finished: deque[CommitJob] = deque()
         self._results: Iterator[None] = iter(())
         self._is_late = trio.Event()
         self._crash: BaseException | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._closed = self._is_stopped = False
+        self._closed = self._is_stopped = self._is_dead = False
         self.syncs = 0
 
     @property
@@ -213,6 +214,7 @@ class Committer:
     def _start(self, job: CommitJob) -> None:
         job.parent = job.session.last_id
         self._busy.add(job.session)
+        self._under_way[job] = None
         self._threads.put(job)
         self._pause.is_wanted = True
 
@@ -247,6 +249,8 @@ class Committer:
         """Report what is under way and end the threads; also where reporting one of the results fails."""
         crash: BaseException | None = None
         while self._open:
+            if self._is_dead:
+                self._give_up()
             try:
                 await self._report_late_results()
             except BaseException as error:  # noqa: BLE001 - raised below
@@ -258,44 +262,20 @@ class Committer:
         if crash is not None:
             raise crash
 
-    def _carry_out(self, job: CommitJob) -> Step | None:
-        """Write the lines of a commit, in a thread; what is left to do."""
+    def _give_up(self) -> None:
+        """Refuse what the threads will not carry out any more."""
+        self._finished.extend(job for job in self._under_way if job not in self._finished)
+        self._is_late.set()
+
+    def _take(self, job: CommitJob) -> None:
+        """Let no more appends join the job, in a thread."""
         with self._taking:
             job.is_taken = True
-        try:
-            appends: list[Append] = [*job.waiters]
-            writing = Writing(
-                job.session, appends, job.parent, record_limit=self._record_limit, sync=self._sync, files=self.files
-            )
-            rest = partial(self._complete, job, writing, appends)
-            writing.begin()
-        except BaseException as crash:  # noqa: BLE001 - raised again by `run`
-            self._note_crash(job, crash)
-            return None
-        return rest
 
-    def _complete(self, job: CommitJob, writing: Writing, appends: list[Append]) -> None:
-        """Sync and verify the lines of a commit, in a thread."""
-        try:
-            writing.finish()
-            job.written = writing.written
-            # Parsed here because folding runs on the event loop.
-            with suppress(MemoryError):
-                limit, dialect = self._record_limit, job.session.dialect
-                job.parsed = [line for waiting in appends for line in waiting.long_lines(limit, dialect)]
-            job.error = None
-        except BaseException as crash:  # noqa: BLE001 - raised again by `run`
-            self._note_crash(job, crash)
-        else:
-            self._finished.append(job)
-
-    def _note_crash(self, job: CommitJob, crash: BaseException) -> None:
-        if isinstance(crash, OSError | MemoryError):
-            # Too little memory even to take the appends back.
-            job.error = as_refusal(crash)
-        else:
-            job.crash = crash
-        self._finished.append(job)
+    def _note_death(self, error: BaseException) -> None:
+        """A thread has ended, by a bug: nobody knows which jobs are carried out any more."""
+        self._crash, self._is_dead = error, True
+        self._wake_loop()
 
     def _wake_loop(self) -> None:
         """Have the results that there are reported, from a thread."""
@@ -312,7 +292,7 @@ class Committer:
         except BaseException as crash:  # noqa: BLE001 - raised again by `run`, in a task
             self._crash = crash
             is_late = True
-        if is_late or self._closed:
+        if is_late or self._closed or self._is_dead:
             self._is_late.set()
 
     async def _report_late_results(self) -> None:
@@ -340,6 +320,9 @@ class Committer:
         busy until the end, so that no unsynced record is published.
         """
         session = job.session
+        if job not in self._under_way:
+            return  # given up before
+        del self._under_way[job]
         self.syncs += 1
         session.in_flight -= len(job.waiters)
         try:

@@ -5,6 +5,7 @@ Knows descriptors and names. Does not know sessions.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Protocol
 
@@ -34,7 +35,8 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     `path` is the path under which it was opened; if empty, its place is not checked. `waiting` are files that could not
     be adopted yet; until they are, the index of another program beside them is not replaced. A torn index is set aside
     when the daemon saves its own (`has_torn_index`). `dialect` is the format of its transcripts. `left_out` are the
-    transcripts of which the reading at the start made no session; None where it did not read the folder.
+    transcripts of which the reading at the start made no session; None where it did not read the folder. It was last
+    seen at its path after `found_at`, by the monotonic clock.
 
     With a `source` it is the root of another program's folder, `path` is absolute, `agent_id` is empty, and the names
     of its transcripts are paths below it. Nothing is ever written there. Its transcripts may be `made`.
@@ -51,6 +53,7 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     left_out: set[str] | None = None
     source: str | None = None
     made: MadeFiles | None = None
+    found_at: float = -math.inf
     _identity: tuple[int, int] | None = None
 
     @property

@@ -7,8 +7,10 @@ Knows paths and one descriptor. Does not know sessions.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,13 +127,19 @@ def is_at(path: str, fd: int) -> bool:
         return not _is_away(error)
 
 
-def require_place(folder: Folder) -> None:
-    """Raise StoreDisplaced where the folder is not at its path any more: what is written would not be found there."""
-    if not folder.path:
+def require_place(folder: Folder, *, since: float = math.inf) -> None:
+    """Raise StoreDisplaced where the folder is not at its path any more: what is written would not be found there.
+
+    It need not be looked at where it was found there after `since`, by the monotonic clock: commits that are synced
+    together look once.
+    """
+    if not folder.path or folder.found_at >= since:
         return
     try:
+        now = time.monotonic()
         there = os.stat(folder.path)
         if (there.st_dev, there.st_ino) == folder.identity:
+            folder.found_at = now
             return
     except OSError as error:
         if not _is_away(error):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import zlib
@@ -207,7 +208,8 @@ def line_checksum(fd: int, begin: int, end: int) -> int:
 class WrittenBytes(NamedTuple):
     """What one commit wrote, verified under the file's name: `text` is that behind what stood before it.
 
-    What was written begins at `offset` and ends with the file, which had the given inode and mtime then.
+    What was written begins at `offset` and ends with the file, which had the given inode and mtime then. That was
+    found out after `seen_at`, by the monotonic clock.
     """
 
     text: bytes
@@ -215,6 +217,7 @@ class WrittenBytes(NamedTuple):
     end: int
     inode: int
     mtime_ns: int
+    seen_at: float = -math.inf
 
     @property
     def data(self) -> bytes:

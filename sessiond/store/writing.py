@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sessiond.model import record as records
 from sessiond.model.entry import Entry, FileFacts
@@ -30,43 +30,21 @@ from sessiond.store.own_lines import find_own_lines
 from sessiond.store.presence import require_place
 from sessiond.store.refusals import StoreDisplaced, Unsettled
 from sessiond.store.transcript import End, WrittenBytes
+from sessiond.store.written_block import PIECE_BYTES, WrittenBlock
 
 # `os.fdatasync`, or a replacement in tests.
 Sync = Callable[[int], None]
 # The pause before each attempt. An editor that replaces the file leaves the name missing for some milliseconds.
 _PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.016, 0.032, 0.064)
-_PIECE_BYTES = 256 * 1024
 _HEADER, _HEAD_BYTES = re.compile(rb'\A\s*\{[^\n]*"type"\s*:\s*"session"'), 256
-
-
-class _Block(NamedTuple):
-    """Bytes that were written into an open file."""
-
-    fd: int
-    offset: int
-    data: bytes
-
-    def is_unchanged(self) -> bool:
-        # In pieces, because this is also used when memory is short, to find out what has to be blanked out.
-        starts = range(0, len(self.data), _PIECE_BYTES)
-        pieces = ((start, self.data[start : start + _PIECE_BYTES]) for start in starts)
-        return all(os.pread(self.fd, len(piece), self.offset + start) == piece for start, piece in pieces)
-
-    def is_unchanged_line(self) -> bool:
-        """Whether it is unchanged and at the beginning of a line."""
-        if not self.offset:
-            return self.is_unchanged()
-        if len(self.data) > _PIECE_BYTES:
-            return os.pread(self.fd, 1, self.offset - 1) == b"\n" and self.is_unchanged()
-        return os.pread(self.fd, len(self.data) + 1, self.offset - 1) == b"\n" + self.data
 
 
 class Writing:
     """One commit to one transcript. After `run` every append has its places or its error. They share one sync.
 
-    `run` is `begin`, which writes, and `finish`, which syncs and verifies; in between others may write theirs, so that
-    the file system can sync them together. Neither raises OSError or MemoryError: a failed append leaves nothing in the
-    file.
+    `run` is `begin`, which writes, `sync`, and `finish`, which verifies; in between others may write theirs, so that
+    the file system can sync them together. None of them raises OSError or MemoryError: a failed append leaves nothing
+    in the file.
 
     `written` are the bytes that now stand at the end of the file, if nobody wrote in between.
     """
@@ -93,14 +71,17 @@ class Writing:
         self._file: tuple[int, os.stat_result] | None = None
         self._why: OSError = OSError(errno.EIO, os.strerror(errno.EIO))
         self._failure: OSError | MemoryError | None = None
+        # When the sync was over, and right before the file was looked at afterwards, by the monotonic clock.
+        self._synced_at = self._seen_at = -math.inf
         self.written: WrittenBytes | None = None
         # The blocks in the file that is open now, and all blocks ever written, which are blanked out after a failure.
-        self._blocks: list[_Block] = []
-        self._written: list[_Block] = []
+        self._blocks: list[WrittenBlock] = []
+        self._written: list[WrittenBlock] = []
 
     def run(self) -> None:
         """Write and verify."""
         self.begin()
+        self.sync()
         self.finish()
 
     def begin(self) -> None:
@@ -110,8 +91,16 @@ class Writing:
         except (OSError, MemoryError) as raised:
             self._failure = raised
 
+    def sync(self) -> None:
+        """Sync what was written. It does nothing else, and others may be synced meanwhile."""
+        try:
+            if self._failure is None and self._file is not None:
+                self._sync_written(self._file[0])
+        except (OSError, MemoryError) as raised:
+            self._failure = raised
+
     def finish(self) -> None:
-        """Sync and verify; where that does not hold, write again."""
+        """Verify; where that does not hold, write and sync again."""
         opened = self._opened
         try:
             if self._failure is not None:
@@ -131,8 +120,12 @@ class Writing:
                     self._files.keep(self._session, self._open)
                     opened.remove(self._open.fd)
         finally:
-            for fd in opened:
-                os.close(fd)
+            self.close()
+
+    def close(self) -> None:
+        """Close what is open; for one that is not finished."""
+        while self._opened:
+            os.close(self._opened.pop())
 
     def _verify_or_write_again(self) -> None:
         for number, pause_s in enumerate(_PAUSES_S):
@@ -140,10 +133,10 @@ class Writing:
                 if pause_s:
                     time.sleep(pause_s)  # noqa: TID251 - in a worker thread; there is no event for the end of another program's write
                 self._write_once(number)
+                if self._file is not None:
+                    self._sync_written(self._file[0])
             if self._file is not None:
-                fd, status = self._file
-                self._sync_written(fd)
-                if self._verify(fd, status):
+                if self._verify(*self._file):
                     return
                 self._why = Unsettled()
         raise self._why
@@ -247,7 +240,7 @@ class Writing:
         except transcript.HalfWritten as left:
             self._session.remnants += (Remnant(os.fstat(fd).st_ino, left.offset, left.data),)
             raise
-        block = _Block(fd, offset, payload)
+        block = WrittenBlock(fd, offset, payload)
         self._blocks.append(block)
         self._written.append(block)
         offset += len(preamble)
@@ -258,19 +251,20 @@ class Writing:
                     offset += len(line)
 
     def _sync_written(self, fd: int) -> None:
-        if self._sync is None or not self._blocks:
-            return
-        self._sync(fd)
-        if self._replaced:
-            # The program that replaced the file may not have synced its name; the old file would not have the lines.
-            dirfd.fsync_dir(self._session.folder.fd)
+        if self._sync is not None and self._blocks:
+            self._sync(fd)
+            if self._replaced:
+                # The program that replaced the file may not have synced its name, and the old file has not the lines.
+                dirfd.fsync_dir(self._session.folder.fd)
+        self._synced_at = time.monotonic()
 
     def _verify(self, fd: int, opened: os.stat_result) -> bool:
         """Whether all lines can be read under the file's name. If not, the next attempt searches for them first."""
         session = self._session
         named: os.stat_result | None
         try:
-            require_place(session.folder)
+            require_place(session.folder, since=self._synced_at)
+            self._seen_at = time.monotonic()
             named = os.stat(session.file_name, dir_fd=session.folder.fd, follow_symlinks=False)
         except (FileNotFoundError, StoreDisplaced):
             named = None
@@ -294,7 +288,7 @@ class Writing:
     def _is_appended_unchanged(self, named: os.stat_result) -> bool:
         """Whether what was written stands behind what the last append left, with nothing of others in between."""
         before = self._untouched
-        if before is None or len(self._blocks) != 1 or len(self._blocks[0].data) > _PIECE_BYTES:
+        if before is None or len(self._blocks) != 1 or len(self._blocks[0].data) > PIECE_BYTES:
             return False
         fd, offset, data = self._blocks[0]
         if offset != before.size:
@@ -306,7 +300,7 @@ class Writing:
         return True
 
     def _note_end(self, fd: int, named: os.stat_result) -> None:
-        if len(self._blocks) == 1 and len(self._blocks[0].data) <= _PIECE_BYTES:
+        if len(self._blocks) == 1 and len(self._blocks[0].data) <= PIECE_BYTES:
             _, offset, data = self._blocks[0]
             begin = max(0, offset - transcript.CHECKED)
             before = os.pread(fd, offset - begin, begin)
@@ -317,14 +311,14 @@ class Writing:
         end = offset + len(self._blocks[0].data)
         if named.st_size == end and not self._replaced:
             self._open = KeptFile(fd, named.st_ino, end, named.st_mtime_ns, text[-transcript.CHECKED :])
-            self.written = WrittenBytes(text, offset, end, named.st_ino, named.st_mtime_ns)
+            self.written = WrittenBytes(text, offset, end, named.st_ino, named.st_mtime_ns, self._seen_at)
 
     def _find_own_lines(self, fd: int) -> None:
         """Find lines that are in this file already, because a program that rewrote the file copied them."""
         for begin, line, append, number in find_own_lines(fd, self._appends, self._limit):
             if append.found[number] is None:
                 append.found[number] = begin, begin + len(line)
-                block = _Block(fd, begin, line)
+                block = WrittenBlock(fd, begin, line)
                 self._blocks.append(block)
                 self._written.append(block)
 
@@ -354,7 +348,7 @@ class Writing:
             return
         inode = os.fstat(fd).st_ino
         for remnant in session.remnants:
-            block = _Block(fd, remnant.offset, remnant.data)
+            block = WrittenBlock(fd, remnant.offset, remnant.data)
             if remnant.inode == inode and block.is_unchanged():
                 transcript.blank_out(fd, block.offset, len(block.data))
         session.remnants = ()

@@ -1,4 +1,4 @@
-"""One thread carries out commits while they are quick; a slow one does not keep the others waiting."""
+"""One thread does the work of commits, others wait for the disk in its place; a slow one keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -7,120 +7,207 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 import pytest
 from support.patience import PATIENCE_S
 from support.rows import check_each
 
 from sessiond.store import commit_threads
-from sessiond.store.commit_threads import THREADS, CommitThreads
+from sessiond.store.commit_threads import HELPERS, BegunCommit, CommitThreads
 
-T = TypeVar("T")
+Act = Callable[[str], object]
 
 
-def put(threads: CommitThreads[T], job: T) -> None:
-    threads.put(job)
-    threads.wake()
+def do_nothing(_job: str) -> None:
+    pass
+
+
+class Commits:
+    """What the threads are given: each step calls its function with the job, and is noted. Nothing may fail."""
+
+    def __init__(self, begin: Act = do_nothing, sync: Act = do_nothing, finish: Act = do_nothing) -> None:
+        self.acts = {"begin": begin, "sync": sync, "finish": finish}
+        self.steps: list[tuple[str, str]] = []
+        self.finished = threading.Semaphore(0)
+        self.reported: list[set[str]] = []
+        self.report_is_due = threading.Condition()
+        self.failures: list[BaseException] = []
+
+    def begin(self, job: str) -> BegunCommit:
+        self.act("begin", job)
+        return CommitOf(self, job)
+
+    def act(self, what: str, job: str) -> None:
+        self.acts[what](job)
+        self.steps.append((what, job))
+        if what == "finish":
+            self.finished.release()
+
+    def report(self) -> None:
+        with self.report_is_due:
+            self.reported.append({job for what, job in self.steps if what == "finish"})
+            self.report_is_due.notify_all()
+
+    def wait_for_report(self, *jobs: str) -> None:
+        """Return when all of them were reported."""
+        with self.report_is_due:
+            assert self.report_is_due.wait_for(lambda: set(jobs) <= set().union(*self.reported), PATIENCE_S), self.steps
+
+    def steps_of(self, what: str) -> list[str]:
+        return [job for step, job in self.steps if step == what]
+
+
+class CommitOf:
+    def __init__(self, commits: Commits, job: str) -> None:
+        self._commits, self._job = commits, job
+
+    def sync(self) -> None:
+        self._commits.act("sync", self._job)
+
+    def finish(self) -> None:
+        self._commits.act("finish", self._job)
 
 
 @contextmanager
-def started(carry_out: Callable[[str], None]) -> Iterator[CommitThreads[str]]:
-    threads = CommitThreads(carry_out, lambda: None)
+def started(commits: Commits) -> Iterator[CommitThreads[str]]:
+    before = set(threading.enumerate())
+    threads = CommitThreads(commits.begin, commits.report, commits.failures.append)
     threads.start()
+    own = set(threading.enumerate()) - before
     try:
         yield threads
     finally:
         threads.stop()
+        for thread in own:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in own)
+        assert commits.failures == []
 
 
-def test_jobs_are_taken_in_the_order_in_which_they_were_put():
-    taken: list[str] = []
-    over = threading.Event()
+def put(threads: CommitThreads[str], *jobs: str) -> None:
+    for job in jobs:
+        threads.put(job)
+    threads.wake()
 
-    def carry_out(job: str) -> None:
-        taken.append(job)
-        if job == "last":
-            over.set()
 
-    with started(carry_out) as threads:
-        jobs = [*(f"{number}" for number in range(500)), "last"]
+def never_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no machine be so slow that a step seems to be stuck."""
+    monkeypatch.setattr(commit_threads, "STALL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(commit_threads, "WATCH_S", 10 * PATIENCE_S)
+
+
+def test_jobs_are_begun_and_finished_in_the_order_in_which_they_were_put(monkeypatch: pytest.MonkeyPatch):
+    never_stalled(monkeypatch)
+    commits = Commits()
+    jobs = [str(number) for number in range(500)]
+    with started(commits) as threads:
         for job in jobs:
             put(threads, job)
-        assert over.wait(PATIENCE_S)
-    # Several threads may note theirs in another order than they took them, but the first does nearly all.
-    assert sorted(taken) == sorted(jobs)
+        commits.wait_for_report(*jobs)
+    assert commits.steps_of("begin") == jobs
+    assert sorted(commits.steps_of("sync")) == sorted(commits.steps_of("finish")) == sorted(jobs)
 
 
-@check_each("stuck", range(1, THREADS))
-def test_stuck_jobs_do_not_hold_up_the_others(stuck: int):
-    release, done = threading.Event(), threading.Semaphore(0)
+def test_what_waits_is_begun_then_synced_at_once_then_finished_by_one_thread_and_reported_together(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    never_stalled(monkeypatch)
+    together, at_work = threading.Barrier(HELPERS), set[threading.Thread]()
+    commits = Commits(
+        begin=lambda _job: at_work.add(threading.current_thread()),
+        sync=lambda _job: together.wait(PATIENCE_S),
+        finish=lambda _job: at_work.add(threading.current_thread()),
+    )
+    jobs = [str(number) for number in range(HELPERS)]
+    with started(commits) as threads:
+        put(threads, *jobs)
+        commits.wait_for_report(*jobs)
+    assert [what for what, _ in commits.steps] == [what for what in ("begin", "sync", "finish") for _ in jobs]
+    assert commits.reported == [set(jobs)]
+    assert len(at_work) == 1
 
-    def carry_out(job: str) -> None:
-        if job == "stuck":
+
+def test_a_single_commit_is_the_work_of_one_thread(monkeypatch: pytest.MonkeyPatch):
+    never_stalled(monkeypatch)
+    at_work = set[threading.Thread]()
+
+    def note(_job: str) -> None:
+        at_work.add(threading.current_thread())
+
+    commits = Commits(note, note, note)
+    with started(commits) as threads:
+        for job in "abc":
+            put(threads, job)
+            commits.wait_for_report(job)
+    assert len(at_work) == 1
+
+
+@check_each("where", ["begin", "sync", "finish"])
+@check_each("stuck", range(1, HELPERS + 1))
+def test_stuck_jobs_hold_up_neither_the_others_nor_their_report(where: str, stuck: int):
+    release = threading.Event()
+
+    def act(job: str) -> None:
+        if job.startswith("stuck"):
             release.wait()  # without an end of its own, at which the others would go on
-        done.release()
 
-    with started(carry_out) as threads:
-        for _ in range(stuck):
-            put(threads, "stuck")
-        for number in range(20):
-            put(threads, str(number))
+    commits = Commits(**{where: act})
+    slow, quick = [f"stuck {number}" for number in range(stuck)], [str(number) for number in range(40)]
+    with started(commits) as threads:
         try:
-            for _ in range(20):
-                assert done.acquire(timeout=PATIENCE_S)
+            put(threads, quick[0], *slow, *quick[1:])
+            commits.wait_for_report(*quick)
             put(threads, "later")
-            assert done.acquire(timeout=PATIENCE_S)
+            commits.wait_for_report("later")
+            assert not set(slow) & set().union(*commits.reported)
         finally:
             release.set()
-        for _ in range(stuck):
-            assert done.acquire(timeout=PATIENCE_S)
+        commits.wait_for_report(*slow)
+    assert sorted(commits.steps_of("finish")) == sorted([*slow, *quick, "later"])
 
 
-def test_what_was_put_before_the_stop_is_carried_out_and_then_the_threads_end():
-    begin, taken = threading.Event(), []
-
-    def carry_out(job: str) -> None:
-        begin.wait(PATIENCE_S)
-        taken.append(job)
-
-    before = set(threading.enumerate())
-    with started(carry_out) as threads:
-        own = set(threading.enumerate()) - before
-        assert len(own) == THREADS
-        for number in range(50):
-            put(threads, str(number))
+@check_each("where", ["begin", "sync", "finish"])
+def test_what_was_put_before_the_stop_is_carried_out_and_reported_and_then_the_threads_end(where: str):
+    begin = threading.Event()
+    commits = Commits(**{where: lambda _job: begin.wait(PATIENCE_S)})
+    jobs = [str(number) for number in range(50)]
+    with started(commits) as threads:
+        put(threads, *jobs)
         threads.stop()
         begin.set()
-    for thread in own:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-    assert sorted(map(int, taken)) == [*range(50)]
+    assert sorted(commits.steps_of("finish")) == sorted(jobs)
+    assert set().union(*commits.reported) == set(jobs)
 
 
-def test_threads_that_wait_for_work_end_at_the_stop(monkeypatch: pytest.MonkeyPatch):
-    waiting = threading.Semaphore(0)
+def test_a_job_that_is_stuck_at_the_stop_is_reported_when_it_ends():
+    is_stuck, release = threading.Semaphore(0), threading.Event()
 
-    class NotedCondition(threading.Condition):
-        def wait(self, timeout: float | None = None) -> bool:
-            waiting.release()  # whoever gets the lock from now on finds this thread waiting
-            return super().wait(timeout)
+    def stick(_job: str) -> None:
+        is_stuck.release()
+        release.wait(PATIENCE_S)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(commit_threads.threading, "Condition", NotedCondition)
-        threads = CommitThreads[str](lambda _job: None, lambda: None)
-    before = set(threading.enumerate())
-    threads.start()
-    own = set(threading.enumerate()) - before
-    for _ in range(THREADS):
-        assert waiting.acquire(timeout=PATIENCE_S)
-    threads.stop()
-    for thread in own:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+    for where in ("begin", "sync", "finish"):
+        commits = Commits(**{where: stick})
+        release.clear()
+        with started(commits) as threads:
+            put(threads, "a", "b")
+            assert is_stuck.acquire(timeout=PATIENCE_S) and is_stuck.acquire(timeout=PATIENCE_S)
+            threads.stop()
+            release.set()
+        assert set().union(*commits.reported) == {"a", "b"}
 
 
-@check_each("possible", [0, 1, 2])
+def test_threads_that_wait_for_work_end_at_the_stop():
+    commits = Commits()
+    with started(commits) as threads:
+        deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
+        while len(threads._idle) < HELPERS and time.monotonic() < deadline:
+            pause.wait(0.001)
+        assert len(threads._idle) == HELPERS
+
+
+@check_each("possible", [0, 1, 2, 3])
 def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.MonkeyPatch, possible: int):
     class Scarce(threading.Thread):
         left = possible
@@ -132,18 +219,15 @@ def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.
             super().start()
 
     monkeypatch.setattr(commit_threads.threading, "Thread", Scarce)
-    done = threading.Semaphore(0)
-    threads = CommitThreads[str](lambda _job: done.release(), lambda: None)
+    commits = Commits()
     if not possible:
         with pytest.raises(OSError, match="no thread could be started"):
-            threads.start()
+            CommitThreads(commits.begin, commits.report, commits.failures.append).start()
         return
-    threads.start()
-    for _ in range(20):
-        put(threads, "job")
-    for _ in range(20):
-        assert done.acquire(timeout=PATIENCE_S)
-    threads.stop()
+    jobs = [str(number) for number in range(20)]
+    with started(commits) as threads:
+        put(threads, *jobs)
+        commits.wait_for_report(*jobs)
 
 
 def test_a_job_is_not_kept_after_it_was_carried_out():
@@ -156,191 +240,67 @@ def test_a_job_is_not_kept_after_it_was_carried_out():
     def note(_: object) -> None:
         gone.set()
 
-    threads = CommitThreads[Job](lambda _job: None, lambda: None)
+    threads = CommitThreads[Job](lambda _job: None, lambda: None, lambda _error: None)
     threads.start()
     job = Job()
     watched = weakref.ref(job, note)
-    put(threads, job)
+    threads.put(job)
+    threads.wake()
     del job
     assert gone.wait(PATIENCE_S), watched
     threads.stop()
 
 
-def test_jobs_that_wait_are_all_begun_before_they_are_finished_and_reported_together():
-    order: list[str] = []
-    is_begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
-
-    def carry_out(job: str) -> Callable[[], None]:
-        order.append(f"begin {job}")
-        if job == "a":
-            is_begun.set()
-            go_on.wait(PATIENCE_S)
-        return lambda: order.append(f"finish {job}")
-
-    def report() -> None:
-        order.append("report")
-        if "finish c" in order:
-            over.set()
-
-    # With one thread, since others may take part of it on a busy machine.
-    threads = CommitThreads(carry_out, report)
-    first = threading.Thread(target=threads._serve_first)
-    first.start()
-    put(threads, "a")
-    assert is_begun.wait(PATIENCE_S)
-    for job in "bc":
-        put(threads, job)
-    go_on.set()
-    assert over.wait(PATIENCE_S)
-    threads.stop()
-    first.join(PATIENCE_S)
-    assert order[-1] == "report"
-    # One that took long on a busy machine is reported before.
-    steps = [step for step in order if step != "report"]
-    assert steps == ["begin a", "begin b", "begin c", "finish a", "finish b", "finish c"]
-
-
-@pytest.mark.parametrize("where", ["begin", "finish"])
-def test_a_stuck_job_does_not_hold_up_the_report_of_those_before_it(where: str):
-    go_on, release, reported = threading.Event(), threading.Event(), threading.Event()
-    ended: list[str] = []
-
-    def carry_out(job: str) -> Callable[[], None]:
-        if job == "a":
-            go_on.wait(PATIENCE_S)  # until the other one waits behind it
-        if (job, where) == ("stuck", "begin"):
-            release.wait(PATIENCE_S)
-        return lambda: finish(job)
-
-    def finish(job: str) -> None:
-        if job == "stuck":
-            release.wait(PATIENCE_S)
-        ended.append(job)
-
-    def report() -> None:
-        if "a" in ended:
-            reported.set()
-
-    threads = CommitThreads(carry_out, report)
-    threads.start()
-    for job in ("a", "stuck"):
-        put(threads, job)
-    go_on.set()
-    try:
-        assert reported.wait(PATIENCE_S)
-        assert ended == ["a"]
-    finally:
-        release.set()
-        threads.stop()
-
-
-def test_jobs_of_two_steps_behind_a_stuck_one_are_carried_out():
-    release, done = threading.Event(), threading.Semaphore(0)
-
-    def carry_out(job: str) -> Callable[[], None]:
-        if job == "stuck":
-            release.wait(PATIENCE_S)
-        return done.release
-
-    threads = CommitThreads(carry_out, lambda: None)
-    threads.start()
-    put(threads, "stuck")
-    for number in range(200):
-        put(threads, str(number))
-    try:
-        for _ in range(200):
-            assert done.acquire(timeout=PATIENCE_S)
-    finally:
-        release.set()
-        threads.stop()
-
-
 def test_nothing_begins_before_the_threads_are_woken_and_one_call_is_enough():
-    begun: list[str] = []
-    over = threading.Event()
-    threads = CommitThreads(begun.append, over.set)
-    threads.start()
-    for job in "abc":
-        threads.put(job)
-    assert begun == []
-    threads.wake()
-    assert over.wait(PATIENCE_S)
-    threads.stop()
-    assert begun[0] == "a"
+    commits = Commits()
+    with started(commits) as threads:
+        for job in "abc":
+            threads.put(job)
+        assert commits.steps == []
+        threads.wake()
+        commits.wait_for_report(*"abc")
 
 
-def test_a_job_that_took_long_is_reported_before_the_others_are_finished():
-    order: list[str] = []
-    is_begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+def test_a_slow_disk_keeps_no_other_commit_from_being_begun_once_it_is_known(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(commit_threads, "STALL_S", 1e-9)  # every sync takes longer than this
+    is_syncing, release = threading.Event(), threading.Event()
 
-    def carry_out(job: str) -> Callable[[], None]:
+    def sync(job: str) -> None:
         if job == "slow":
-            is_begun.set()
-            go_on.wait(PATIENCE_S)
-        return lambda: finish(job)
+            is_syncing.set()
+            release.wait(PATIENCE_S)
 
-    def finish(job: str) -> None:
-        began = time.monotonic()
-        while job == "slow" and time.monotonic() - began <= commit_threads.STALL_S:
-            pass
-        order.append(job)
-
-    def report() -> None:
-        order.append("report")
-        if "b" in order:
-            over.set()
-
-    threads = CommitThreads(carry_out, report)
-    first = threading.Thread(target=threads._serve_first)
-    first.start()
-    put(threads, "slow")
-    assert is_begun.wait(PATIENCE_S)
-    put(threads, "b")
-    go_on.set()
-    assert over.wait(PATIENCE_S)
-    threads.stop()
-    first.join(PATIENCE_S)
-    assert order[:3] == ["slow", "report", "b"]
+    commits = Commits(sync=sync)
+    with started(commits) as threads:
+        # Nobody is replaced: a helper waits for the disk.
+        monkeypatch.setattr(threads, "_have_watched", lambda: None)
+        put(threads, "a")
+        commits.wait_for_report("a")
+        put(threads, "slow")
+        assert is_syncing.wait(PATIENCE_S)
+        put(threads, "b")
+        commits.wait_for_report("b")
+        release.set()
+        commits.wait_for_report("slow")
 
 
-def test_jobs_that_were_all_begun_are_finished_by_all_threads_at_once():
-    together, done = threading.Barrier(THREADS), threading.Semaphore(0)
+@check_each("where", ["begin", "sync", "finish", "report"])
+def test_a_thread_that_dies_says_so(where: str):
+    failed = threading.Event()
+    failures: list[BaseException] = []
 
-    def finish() -> None:
-        together.wait(PATIENCE_S)
-        done.release()
+    def die(_job: str = "") -> None:
+        raise RuntimeError("a bug")
 
-    threads = CommitThreads[int](lambda _job: finish, lambda: None)
+    def fail(error: BaseException) -> None:
+        failures.append(error)
+        failed.set()
+
+    acts: dict[str, Any] = {} if where == "report" else {where: die}
+    commits = Commits(**acts)
+    threads = CommitThreads(commits.begin, die if where == "report" else commits.report, fail)
     threads.start()
-    for job in range(THREADS):
-        threads.put(job)
-    threads.wake()
-    for _ in range(THREADS):
-        assert done.acquire(timeout=PATIENCE_S)
-    threads.stop()
-
-
-def test_a_sync_that_ends_when_the_first_thread_sleeps_is_reported_at_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(commit_threads, "STALL_S", 10 * PATIENCE_S)  # nobody finds it by watching
-    together, late_is_over, reported = threading.Barrier(2), threading.Event(), threading.Event()
-
-    def finish() -> None:
-        together.wait(PATIENCE_S)
-        if threading.current_thread().name == "commits-0":
-            return
-        deadline = time.monotonic() + PATIENCE_S
-        while not threads._first_waits and time.monotonic() < deadline:
-            reported.wait(0.001)
-        late_is_over.set()
-
-    def report() -> None:
-        if late_is_over.is_set():
-            reported.set()
-
-    threads = CommitThreads[str](lambda _job: finish, report)
-    threads.start()
-    for job in "ab":
-        threads.put(job)
-    threads.wake()
-    assert reported.wait(PATIENCE_S)
+    put(threads, "a")
+    assert failed.wait(PATIENCE_S)
+    assert [str(error) for error in failures] == ["a bug"]
     threads.stop()

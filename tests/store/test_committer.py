@@ -26,6 +26,7 @@ from sessiond.errors import Stopping, StorageError
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
 from sessiond.store.catalog import Folder, Session
+from sessiond.store.commit_job import CommitJob
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.committer import REPORT_S, Committer
 
@@ -68,12 +69,13 @@ async def open_committer(
     run_sync: Callable[..., Any] = run_inline,
     on_committed: Any = lambda session: False,
     sync: Any = None,
+    threads: Any = None,
     **options: Any,
 ) -> AsyncIterator[Committer]:
     committer = Committer(
         sync=sync,
         record_limit=1 << 20,
-        threads=partial(CommitTasks, run_sync),
+        threads=threads or partial(CommitTasks, run_sync),
         on_committed=on_committed,
         on_refused=lambda _error: None,
         **options,
@@ -404,6 +406,31 @@ async def test_an_unexpected_exception_in_the_thread_fails_the_append_and_ends_t
                 waiters.start_soon(ask, committer)
                 await trio.sleep(math.inf)
     assert outcome == ["Input/output error"]
+
+
+async def test_a_thread_that_dies_ends_the_committer_and_what_it_leaves_undone_is_refused(tmp_path, folder):
+    class DyingThreads(CommitTasks):
+        def __init__(self, begin: Any, report: Any, fail: Callable[[BaseException], None]) -> None:
+            super().__init__(run_inline, begin, report, fail)
+            self._die = fail
+
+        def put(self, job: CommitJob) -> None:
+            self._die(RuntimeError("a bug"))
+
+    session, other = make_session(folder, tmp_path), make_session(folder, tmp_path, "other")
+    told: list[tuple[list[tuple[int, int]], str]] = []
+
+    def tell(places: list[tuple[int, int]], error: StorageError | None) -> None:
+        assert error is not None
+        told.append((places, error.data["reason"]))
+
+    with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
+        async with open_committer(threads=DyingThreads) as committer:
+            committer.append_later(session, lambda parent: [line("a", parent)], "a", tell)
+            committer.append_later(session, lambda parent: [line("b", parent)], "b", tell)
+            committer.append_later(other, lambda parent: [line("c", parent)], "c", tell)
+            await trio.sleep(math.inf)
+    assert told == [([], "Input/output error")] * 3
 
 
 async def test_an_unexpected_exception_of_a_listener_ends_the_committer_after_all_appends(tmp_path, folder):

@@ -12,9 +12,10 @@ import trio.testing
 from support.followed_store import followed_store, message
 
 from sessiond.errors import StorageError
-from sessiond.store import folding, writing
+from sessiond.store import folding, transcript, written_block
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.store import Message
+from sessiond.store.written_block import WrittenBlock
 from sessiond.tasks import run_in_thread
 
 KEY = "agent:main:a"
@@ -117,17 +118,17 @@ async def test_a_file_that_could_not_be_read_for_lack_of_memory_is_read_a_second
 
 def test_long_lines_are_compared_and_blanked_out_in_pieces(tmp_path: Path) -> None:
     """So that an append can be undone when memory is short."""
-    data = b'{"a":"' + b"x" * (3 * writing._PIECE_BYTES) + b'"}\n{"b":1}\n'
+    data = b'{"a":"' + b"x" * (3 * written_block.PIECE_BYTES) + b'"}\n{"b":1}\n'
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"{}\n" + data + b"{}\n")
     with path.open("r+b") as file:
-        block = writing._Block(file.fileno(), 3, data)
+        block = WrittenBlock(file.fileno(), 3, data)
         assert block.is_unchanged() and block.is_unchanged_line()
-        for place in (0, writing._PIECE_BYTES, len(data) - 2):
-            changed = writing._Block(file.fileno(), 3, data[:place] + b"?" + data[place + 1 :])
+        for place in (0, written_block.PIECE_BYTES, len(data) - 2):
+            changed = WrittenBlock(file.fileno(), 3, data[:place] + b"?" + data[place + 1 :])
             assert not changed.is_unchanged() and not changed.is_unchanged_line()
-        assert not writing._Block(file.fileno(), 4, data[1:]).is_unchanged_line()
-        writing.transcript.blank_out(file.fileno(), 3, len(data))
+        assert not WrittenBlock(file.fileno(), 4, data[1:]).is_unchanged_line()
+        transcript.blank_out(file.fileno(), 3, len(data))
     kept = path.read_bytes()
     assert (kept[:3], kept[3:-3].strip(), kept[-3:]) == (b"{}\n", b"", b"{}\n")
     assert [len(line) for line in kept.splitlines()] == [len(line) for line in (b"{}\n" + data + b"{}\n").splitlines()]

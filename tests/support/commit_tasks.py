@@ -12,17 +12,21 @@ from typing import Any
 import trio
 
 from sessiond.store.commit_job import CommitJob
-from sessiond.store.commit_threads import Step
+from sessiond.store.commit_threads import BegunCommit
 from sessiond.tasks import RunSync
 
 
 class CommitTasks:
-    """A task for each commit: `carry_out(job)`, and what it returns, are called by `run_sync`, then `report`."""
+    """A task for each commit, which is carried out by `run_sync`, and then reported."""
 
     def __init__(
-        self, run_sync: RunSync, carry_out: Callable[[CommitJob], Step | None], report: Callable[[], None]
+        self,
+        run_sync: RunSync,
+        begin: Callable[[CommitJob], BegunCommit | None],
+        report: Callable[[], None],
+        _fail: Callable[[BaseException], None],
     ) -> None:
-        self._run_sync, self._begin, self._report = run_sync, carry_out, report
+        self._run_sync, self._begin, self._report = run_sync, begin, report
 
     def start(self) -> None:
         """Nothing: each commit has its task."""
@@ -40,9 +44,10 @@ class CommitTasks:
         await self._run_sync(self._carry_out, job)
 
     def _carry_out(self, job: CommitJob) -> None:
-        rest = self._begin(job)
-        if rest is not None:
-            rest()
+        begun = self._begin(job)
+        if begun is not None:
+            begun.sync()
+            begun.finish()
         self._report()
 
 
