@@ -6,6 +6,8 @@ bus. Does not know folders, subscribers' connections, runs or methods.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 import structlog
@@ -61,6 +63,8 @@ class TranscriptFeed:
         # Sessions with more to read than one step takes, and those whose rewritten file has no session key.
         self._backlog: dict[Session, None] = {}
         self._without_key: dict[Session, None] = {}
+        # Those whose file the watcher has reported while they were written to, and when.
+        self._changed_in_flight: dict[Session, float] = {}
         # Sessions whose file could not be opened for a temporary error.
         self._retries = DelayedRetry[Session](self._retry)
         self._work = trio.Event()
@@ -88,7 +92,13 @@ class TranscriptFeed:
         written, session.written = session.written, None
         if not self._store.catalog.has(session):
             self._store.committer.files.forget(session)  # removed while it was written
-        if written is not None and self._fold_written(session, written) and self._is_up_to_date(session):
+        reported_at = self._changed_in_flight.pop(session, -math.inf)
+        if (
+            written is not None
+            and self._fold_written(session, written)
+            # What was reported before the commit looked at the file was seen by it.
+            and (reported_at < written.seen_at or self._is_up_to_date(session))
+        ):
             more = False
         else:
             more = self._read_step(session) and session.entry.file.folded_to < session.written_end
@@ -99,11 +109,16 @@ class TranscriptFeed:
 
     async def read_on(self, session: Session) -> None:
         """Read one step of what other programs wrote into the file."""
-        if session.in_flight:
-            return  # its commit reads on
-        await self._parse_ahead(session)
         if not session.in_flight:
+            await self._parse_ahead(session)
+        if session.in_flight:
+            self.changed_in_flight(session)
+        else:
             self.poke(session)
+
+    def changed_in_flight(self, session: Session) -> None:
+        """The session's file changed while the daemon appends to it: its commit reads on."""
+        self._changed_in_flight[session] = time.monotonic()
 
     def _fold_written(self, session: Session, written: WrittenBytes) -> bool:
         """Fold what a commit wrote, and publish it. False where the file has to be read."""

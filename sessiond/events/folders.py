@@ -34,6 +34,9 @@ class FolderListener(Protocol):
     async def read_on(self, session: Session) -> None:
         """The session's file changed: read what is new."""
 
+    def changed_in_flight(self, session: Session) -> None:
+        """The session's file changed while the daemon appends to it."""
+
     def session_appeared(self, session: Session) -> None:
         """The session is new to the catalog."""
 
@@ -102,16 +105,20 @@ class Folders:
                 lost = any(
                     isinstance(event, Rescan) or (isinstance(event, NameGone) and not event.name) for event in batch
                 )
+                is_news = lost
                 for event in batch:
                     match event:
                         case NameChanged(directory, name):
-                            await self._on_changed(directory, name)
+                            is_news |= await self._on_changed(directory, name)
                         case NameGone(directory, name):
                             self._on_gone(directory, name)
+                            is_news = True
                         case Rescan():
                             pass
                 if lost:
                     await self._check_everything()
+                if not is_news:
+                    watcher.rest()
         finally:
             for folder in self._retired:
                 os.close(folder.fd)
@@ -154,15 +161,17 @@ class Folders:
     def _parent(self, agent_id: str) -> str:
         return f"{self._agents}/{agent_id}"
 
-    async def _on_changed(self, directory: str, name: str) -> None:
+    async def _on_changed(self, directory: str, name: str) -> bool:
+        """Look at what changed; False where it was the daemon's own doing."""
         folder = self._by_path.get(directory)
         if folder is not None:
-            await self._check_file(folder, name)
-        elif directory == self._agents:
+            return await self._check_file(folder, name)
+        if directory == self._agents:
             if layout.is_agent_folder(name):
                 await self._scan_folder(name)
         elif name == layout.SESSIONS and directory != self._root:
             await self._scan_folder(os.path.basename(directory))
+        return True
 
     async def _scan_folder(self, agent_id: str) -> None:
         """A folder appeared, or may have changed unnoticed: watch it, then check every file in it."""
@@ -183,14 +192,18 @@ class Folders:
                 await trio.lowlevel.checkpoint()
             await self._check_file(folder, name)
 
-    async def _check_file(self, folder: Folder, name: str) -> None:
+    async def _check_file(self, folder: Folder, name: str) -> bool:
+        """Look at a file; False where nobody but the daemon changed it, or that is yet to be seen."""
         session_id = layout.session_id_of(name)
         if session_id is None or name in self._store.busy_names:
-            return
+            return False
         session = self._session(folder, session_id)
         if session is None:
             await self._adopt(folder, name)
-        elif not session.in_flight:  # else its commit reads on
+        elif session.in_flight:
+            self._listener.changed_in_flight(session)
+            return False
+        else:
             try:
                 look = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             except FileNotFoundError:
@@ -200,8 +213,10 @@ class Folders:
             else:
                 is_folded = folding.is_current(session.entry.file, look, session.dialect)
                 # An append of the daemon is reported too; so is a rewrite right after it, with the same size and time.
-                if not is_folded or self._store.committer.files.has_another_end(session, look):
-                    await self._listener.read_on(session)
+                if is_folded and not self._store.committer.files.has_another_end(session, look):
+                    return False
+                await self._listener.read_on(session)
+        return True
 
     def _session(self, folder: Folder, session_id: str) -> Session | None:
         """The session of a file in this folder."""

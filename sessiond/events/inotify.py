@@ -51,6 +51,8 @@ _READ_BYTES = 64 * 1024
 # The first event is read at once. Those right behind it are read together: while the daemon itself writes a thousand
 # times a second, each of its own writes would wake the event loop, and the kernel joins events that are the same.
 _GATHER_S = 0.002
+# The same where the daemon's own writes were all that a read has told: its commits see what others do meanwhile.
+_REST_S = 0.01
 _LIMITS = frozenset({errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
 
 
@@ -63,13 +65,20 @@ class KernelEvent(NamedTuple):
 
 
 def parse(data: bytes) -> Iterator[KernelEvent]:
-    """The events in the bytes of one read from an inotify descriptor. The kernel never splits an event."""
-    offset = 0
+    """The events in the bytes of one read from an inotify descriptor, of the same ones the last.
+
+    The kernel never splits an event. It joins two that are the same only if no other one is in between.
+    """
+    offset, last = 0, dict[bytes, None]()
     while offset + _HEADER.size <= len(data):
-        watch, mask, _cookie, size = _HEADER.unpack_from(data, offset)
-        offset += _HEADER.size
-        yield KernelEvent(watch, mask, data[offset : offset + size].partition(b"\0")[0])
-        offset += size
+        end = offset + _HEADER.size + _HEADER.unpack_from(data, offset)[3]
+        event = data[offset:end]
+        last.pop(event, None)
+        last[event] = None
+        offset = end
+    for event in last:
+        watch, mask, _cookie, _size = _HEADER.unpack_from(event)
+        yield KernelEvent(watch, mask, event[_HEADER.size :].partition(b"\0")[0])
 
 
 class InotifyBackend:
@@ -125,6 +134,9 @@ class InotifyBackend:
             if events := merge_events(self._translate(data)):
                 return events
             await self._wait_readable()
+
+    def rest(self) -> None:
+        self._next_read += _REST_S - _GATHER_S
 
     async def _wait_readable(self) -> None:
         if self._fd < 0:

@@ -54,6 +54,9 @@ class PollingBackend:
         self._listings.pop(directory, None)
         self._identity.pop(directory, None)
 
+    def rest(self) -> None:
+        """Nothing: it gathers anyway."""
+
     async def next_batch(self) -> list[WatchEvent]:
         pause_s = _INTERVAL_S
         while True:

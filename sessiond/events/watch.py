@@ -75,6 +75,10 @@ class Watcher:
         self._directories.discard(directory)
         self._backend.remove(directory)
 
+    def rest(self) -> None:
+        """The last batch was nothing but the daemon's own writes: those that follow may be gathered for longer."""
+        self._backend.rest()
+
     def close(self) -> None:
         self._backend.close()
 

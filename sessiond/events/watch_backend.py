@@ -55,13 +55,17 @@ class WatchUnavailable(OSError):
 
 
 class WatchBackend(Protocol):
-    """What `Watcher` needs. `add` and `remove` are idempotent; `next_batch` waits for at least one event."""
+    """What `Watcher` needs. `add` and `remove` are idempotent; `next_batch` waits for at least one event.
+
+    After `rest` it may wait a few milliseconds longer for the next ones: the last batch said nothing new.
+    """
 
     name: Backend
 
     def add(self, directory: str) -> None: ...
     def remove(self, directory: str) -> None: ...
     async def next_batch(self) -> list[WatchEvent]: ...
+    def rest(self) -> None: ...
     def close(self) -> None: ...
 
 

@@ -89,6 +89,9 @@ class WatchfilesBackend:
             real = os.path.dirname(real)
         return True
 
+    def rest(self) -> None:
+        """Nothing: it gathers anyway."""
+
     async def next_batch(self) -> list[WatchEvent]:
         await trio.lowlevel.checkpoint()
         while True:

@@ -42,6 +42,7 @@ from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
 from sessiond.store import dirfd, folding
+from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message
 
 KEY, OTHER = "agent:main:a", "agent:main:b"
@@ -732,7 +733,7 @@ async def test_an_append_is_not_announced_before_its_sync_even_if_the_watcher_re
 
     async with followed_store(tmp_path, run_sync=run_sync) as parts:
         await parts.create(KEY)
-        parts.store.committer._sync = sync
+        parts.store.committer._commits.sync = sync
         await parts.say(KEY, "one")
         _, reader = parts.follow(None)
         refuse = True
@@ -826,7 +827,7 @@ async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path
         parts.store.read_new(session)
         read = session.entry.file.folded_to
         assert 0 < session.entry.message_count < 300
-        parts.store.committer._sync = sync
+        parts.store.committer._commits.sync = sync
         drafts = parts.store.make_drafts([Message(message("refused"))])
         parts.store.append_later(session, drafts, lambda _ids, error: told.append(error))
         async with open_watcher("polling") as watcher, trio.open_nursery() as nursery:
@@ -839,6 +840,40 @@ async def test_unread_lines_are_not_read_while_an_append_is_in_progress(tmp_path
             nursery.cancel_scope.cancel()
         assert [type(error) for error in told] == [StorageError]
         assert reader.texts == strangers
+
+
+async def test_what_is_reported_after_a_commit_has_looked_at_the_file_is_read_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with followed_store(tmp_path, watching=False) as parts:
+        await parts.create(KEY)
+        _, reader = parts.follow(KEY)
+        poke = parts.feed.poke
+
+        def poke_too_late(session: Session) -> bool:
+            monkeypatch.undo()
+            parts.write(KEY, "a stranger's")
+            parts.feed.changed_in_flight(session)
+            return poke(session)
+
+        monkeypatch.setattr(parts.feed, "poke", poke_too_late)
+        await parts.say(KEY, "ours")
+        await reader.wait_for_text("a stranger's")
+        assert reader.texts == ["ours", "a stranger's"]
+        assert not parts.feed._changed_in_flight
+
+
+async def test_what_is_reported_before_a_commit_looks_at_the_file_costs_no_look_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Session] = []
+    async with followed_store(tmp_path, watching=False) as parts:
+        session = await parts.create(KEY)
+        monkeypatch.setattr(parts.feed, "_is_up_to_date", lambda one: looks.append(one) or True)
+        parts.feed.changed_in_flight(session)
+        await parts.say(KEY, "ours")
+        await parts.say(KEY, "ours again")
+    assert looks == []
 
 
 async def test_an_append_begun_while_a_long_record_is_parsed_is_not_read_before_its_commit(
@@ -864,7 +899,7 @@ async def test_an_append_begun_while_a_long_record_is_parsed_is_not_read_before_
         long = "x" * (600 * 1024)
         parts.write(KEY, long)
         read = session.entry.file.folded_to
-        parts.store.committer._sync = sync
+        parts.store.committer._commits.sync = sync
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.feed.read_on, session)
             await parsing.wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from support.patience import PATIENCE_S
@@ -402,6 +402,30 @@ async def test_events_right_behind_others_are_read_together(tmp_path: Path, mock
         assert await anext(watcher) == names[:1]  # at once: the clock stands still
 
 
+@pytest.mark.skipif(not LINUX, reason="inotify is Linux")
+async def test_events_behind_nothing_new_are_gathered_for_longer(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    async with open_watcher("inotify") as watcher, trio.open_nursery() as nursery:
+        watcher.add(tmp_path)
+        append(tmp_path / "a")
+        assert await anext(watcher) == [NameChanged(str(tmp_path), "a")]
+        watcher.rest()
+        seen: list[WatchEvent] = []
+
+        async def note_next() -> None:
+            seen.extend(await anext(watcher))
+
+        nursery.start_soon(note_next)
+        append(tmp_path / "b")
+        for jump_s, expected in ((inotify._GATHER_S, 0), (inotify._REST_S, 1)):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(jump_s)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(seen) == expected
+
+
+
 def test_merging_keeps_the_last_event_of_each_name_and_puts_a_rescan_first() -> None:
     events: list[WatchEvent] = [
         NameChanged("/a", "x"), NameGone("/a", "y"), NameChanged("/b", "x"), Rescan("overflow"), NameChanged("/a", "y"),
@@ -450,9 +474,16 @@ def pack(watch: int, mask: int, name: bytes, padding: int) -> bytes:
         )
     )
 )
-def test_packed_kernel_events_are_parsed_back(events: list[tuple[int, int, bytes, int]]) -> None:
+@example([(1, 2, b"a", 1), (1, 2, b"b", 1), (1, 2, b"a", 1)])
+def test_packed_kernel_events_are_parsed_back_and_of_the_same_ones_the_last(
+    events: list[tuple[int, int, bytes, int]],
+) -> None:
+    last: dict[bytes, tuple[int, int, bytes]] = {}
+    for event in events:
+        last.pop(pack(*event), None)
+        last[pack(*event)] = event[:3]
     data = b"".join(pack(*event) for event in events)
-    assert [tuple(event) for event in inotify.parse(data)] == [event[:3] for event in events]
+    assert [tuple(event) for event in inotify.parse(data)] == [*last.values()]
 
 
 @given(st.binary(max_size=200))
