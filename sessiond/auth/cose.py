@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import cbor2
 import msgspec
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ class Sign1(msgspec.Struct, frozen=True):
 
 def sign(payload: bytes, key: Ed25519PrivateKey, *, external_aad: bytes = b"") -> bytes:
     """A tagged COSE_Sign1 over `payload`: protected header `{alg: EdDSA}`, unprotected header empty."""
+    import cbor2  # most daemons have no tokens
+
     protected = encode({ALG: EDDSA})
     signature = key.sign(sig_structure(protected, external_aad, payload))
     return encode(cbor2.CBORTag(TAG_SIGN1, [protected, {}, payload, signature]))
@@ -70,6 +71,8 @@ def parse(data: bytes) -> Sign1:
     """The parts of a tagged COSE_Sign1 with any algorithm. Does not verify the signature."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise CoseError(f"the message is over {MAX_MESSAGE_BYTES} bytes")
+    import cbor2
+
     tagged = decode(data)
     if not isinstance(tagged, cbor2.CBORTag) or tagged.tag != TAG_SIGN1:
         raise CoseError("the message is not tagged as COSE_Sign1 (18)")
@@ -100,6 +103,8 @@ def encode(value: Any) -> bytes:
     cbor2 sorts map keys by length first, RFC 8949 by their bytes. For the keys used here (numbers below 24 and private
     claims of five bytes) the order is the same.
     """
+    import cbor2
+
     return cbor2.dumps(value, canonical=True)
 
 
@@ -109,6 +114,8 @@ def decode(data: bytes) -> Any:
     cbor2 accepts trailing bytes, long forms of numbers and unordered map keys. Encoding the value again and comparing
     the bytes refuses all three.
     """
+    import cbor2
+
     try:
         value = cbor2.loads(data, max_depth=_MAX_DEPTH, allow_indefinite=False, allow_duplicate_keys=False)
         again = encode(value)

@@ -5,7 +5,6 @@ Knows TOML and types. Does not know what any key means.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -220,7 +219,9 @@ def _describe(kind: inspect.Type) -> str:
 def _nearest(name: str, names: list[str], path: KeyPath, root: inspect.Type) -> str:
     """A hint for an unknown key: a similar name here, else the same name elsewhere, else all names known here."""
     folded = {known.replace("_", "").lower(): known for known in names}
-    likely = difflib.get_close_matches(name.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.7)
+    from difflib import get_close_matches  # for a key that is misspelled
+
+    likely = get_close_matches(name.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.7)
     if likely:
         return f"did you mean {show_path((*path, folded[likely[0]]))}?"
     elsewhere = [known for known in _all_keys(root) if known[-1] == name]

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
@@ -20,11 +20,13 @@ from sessiond.config.urls import parse_http_url
 from sessiond.delivery.channel_command import CommandFailure, command_for, run_command
 from sessiond.delivery.channels import ANSWER_S, Delivery, NotDelivered
 from sessiond.delivery.headers_file import BadHeaders, read_headers
-from sessiond.delivery.http_post import HttpPoster, NotPosted
 from sessiond.delivery.notification import Notification, fields_of
 from sessiond.delivery.notify_rules import rules_by_name
 from sessiond.runtimes import launcher
 from sessiond.tasks import own_threads
+
+if TYPE_CHECKING:
+    from sessiond.delivery.http_post import HttpPoster
 
 _CONTENT_TYPES = {"json": "application/json", "text": "text/plain; charset=utf-8"}
 
@@ -86,6 +88,8 @@ class NotifyTargets:
             raise NotDelivered(str(error)) from None
 
     async def _by_post(self, notification: Notification, rule: NotifyRule, fields: dict[str, Any]) -> None:
+        from sessiond.delivery.http_post import HttpPoster, NotPosted  # 10 ms and a megabyte, for whoever has a URL
+
         url = parse_http_url(rule.url or "")
         with trio.move_on_after(self._answer_s) as limit:
             headers = await self._headers(notification, rule)

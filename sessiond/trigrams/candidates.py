@@ -68,8 +68,9 @@ class FoundBlocks:
             if known is not None and known.file_id not in by_file:
                 facts = session.entry.file
                 # As `is_current` has it, and all of it: asked of every session, without calls.
-                is_same = known.inode == facts.inode and known.epoch == session.epoch and known.bytes <= facts.bytes
-                if is_same and known.indexed_to == facts.folded_to:
+                noted = known.facts
+                is_same = noted is facts or (noted.inode == facts.inode and noted.bytes <= facts.bytes)
+                if is_same and known.epoch == session.epoch and known.indexed_to == facts.folded_to:
                     continue
             left.append(session)
         return left

@@ -28,17 +28,14 @@ _MOST_JOBS = 64
 class IndexedFile(msgspec.Struct, frozen=True, gc=False):
     """What is indexed of a session's file: up to `indexed_to`, `chars` of text, under `file_id` (0: nothing).
 
-    The others are how the file was when that was known last.
+    `facts`, which the entry has as well, are how the file was when that was known last.
     """
 
     file_id: int
     indexed_to: int
     chars: int
     epoch: int
-    inode: int
-    bytes: int
-    mtime_ns: int
-    folded_to: int
+    facts: FileFacts
 
 
 class IndexJob(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +77,7 @@ class Coverage:
         if known is None:
             state = self._find_claimed(session)
         elif _continues(known, session):
-            state = replace(known, bytes=facts.bytes, mtime_ns=facts.mtime_ns, folded_to=facts.folded_to)
+            state = replace(known, facts=facts)
         else:
             state = _begin(session)
             self._doubted[session] = None
@@ -105,13 +102,13 @@ class Coverage:
         is_same = row is not None and (row.indexed_to, row.checksum) == (facts.folded_to, facts.check)
         if row is None or not is_same or (row.bytes, row.mtime_ns) != (facts.bytes, facts.mtime_ns):
             return state
-        return replace(state, file_id=row.id, indexed_to=row.indexed_to, chars=row.chars)
+        return replace(state, file_id=row.id, indexed_to=facts.folded_to, chars=row.chars)
 
     def put_back(self, jobs: Iterable[IndexJob]) -> None:
         """These were not done, or not all of them."""
         for job in jobs:
             known = self._known.get(job.session)
-            if known is not None and known.indexed_to < known.folded_to:
+            if known is not None and known.indexed_to < known.facts.folded_to:
                 self.due[job.session] = None
                 if job.is_doubted and not known.indexed_to:
                     self._doubted[job.session] = None
@@ -155,10 +152,15 @@ class Coverage:
     def apply(self, job: IndexJob, row: FileRow) -> None:
         """A file was indexed as far as `row` says, if it is still the same."""
         session, known = job.session, self._known.get(job.session)
-        if known is None or session in self._doubted or (known.epoch, known.inode) != (job.epoch, job.facts.inode):
+        if known is None or session in self._doubted:
             return
-        if row.indexed_to <= known.folded_to:
-            state = replace(known, file_id=row.id, indexed_to=row.indexed_to, chars=row.chars)
+        if (known.epoch, known.facts.inode) != (job.epoch, job.facts.inode):
+            return
+        folded_to = known.facts.folded_to
+        if row.indexed_to <= folded_to:
+            # Where all is indexed, with the number that the entry has: there may be 100,000.
+            indexed_to = folded_to if row.indexed_to == folded_to else row.indexed_to
+            state = replace(known, file_id=row.id, indexed_to=indexed_to, chars=row.chars)
             self._put(session, state)
 
     def copy_known(self) -> dict[Session, IndexedFile]:
@@ -173,7 +175,7 @@ class Coverage:
         self._count(state, 1)
 
     def _count(self, known: IndexedFile, sign: int) -> None:
-        self.total_bytes += sign * known.folded_to
+        self.total_bytes += sign * known.facts.folded_to
         self.indexed_bytes += sign * known.indexed_to
         self.chars += sign * known.chars
 
@@ -191,20 +193,21 @@ def is_current(known: IndexedFile, session: Session) -> bool:
 
 
 def _begin(session: Session) -> IndexedFile:
-    facts = session.entry.file
-    return IndexedFile(0, 0, 0, session.epoch, facts.inode, facts.bytes, facts.mtime_ns, facts.folded_to)
+    return IndexedFile(0, 0, 0, session.epoch, session.entry.file)
 
 
 def _is_of(known: IndexedFile, session: Session) -> bool:
     facts = session.entry.file
-    is_same = known.epoch == session.epoch and known.inode == facts.inode
-    return is_same and known.indexed_to <= facts.folded_to and known.bytes <= facts.bytes
+    is_same = known.epoch == session.epoch and known.facts.inode == facts.inode
+    return is_same and known.indexed_to <= facts.folded_to and known.facts.bytes <= facts.bytes
 
 
 def _continues(known: IndexedFile, session: Session) -> bool:
     """Whether the file has what it had, and perhaps more. One that was written to without growing is another."""
     facts = session.entry.file
     is_touched = (
-        facts.bytes == known.bytes and facts.mtime_ns != known.mtime_ns and not session.folder.makes(session.file_name)
+        facts.bytes == known.facts.bytes
+        and facts.mtime_ns != known.facts.mtime_ns
+        and not session.folder.makes(session.file_name)
     )
     return _is_of(known, session) and not is_touched
