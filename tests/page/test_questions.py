@@ -59,6 +59,8 @@ def test_what_waits_stands_on_top_and_is_answered_there(day: Daemon, open_page: 
     agent.ask("May I run <img src=x onerror=alert(1)>?", YES, NO, sly, detail="rm -rf build\n\trm -rf dist")
     asked = card(page, "May I run <img src=x onerror=alert(1)>?")
     asked.wait_for()
+    # The question is told before the row that it changes.
+    page.locator(".group.waiting").wait_for()
     assert page.locator(".group .title").first.inner_text() == "Waits for you"
     assert "waits: May I run" in page.locator("session-row").first.inner_text()
     assert asked.locator(".options button").all_inner_texts() == [

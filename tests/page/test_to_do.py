@@ -134,6 +134,8 @@ def test_who_reads_above_is_not_moved(day: Daemon, open_page: Any) -> None:
     page = open_page(day, at=address_of(key))
     page.locator("message-view", has_text="line 149").wait_for()
     pane = page.locator("transcript-view .scroller")
+    # The half of what comes at once is its end.
+    page.wait_for_function("() => document.querySelectorAll('message-view').length > 60")
     pane.evaluate("(pane) => { pane.scrollTop = pane.scrollHeight / 2 }")
     page.wait_for_function("() => !document.querySelector('.pill').hidden")
     look = """(pane) => {
