@@ -1,4 +1,4 @@
-"""Runs the benchmarks that are programs of their own: a whole sessions_send, and searching. `just bench`."""
+"""Runs the benchmarks that are programs of their own: a whole sessions_send, searching, usage. `just bench`."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def test_a_send_takes_at_most_five_milliseconds_and_a_thousand_among_64_agents_a
 def test_search_in_a_gigabyte(capsys: pytest.CaptureFixture[str]) -> None:
     """A tenth of it in some minutes: `python tests/benchmarks/search.py --sessions 200 --megabytes 100`."""
     assert run_and_show(capsys, str(HERE / "search.py"), "--check") == 0
+
+
+def test_usage_over_two_thousand_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenth of it in half a minute: `python tests/benchmarks/usage.py --sessions 200 --megabytes 200`."""
+    assert run_and_show(capsys, str(HERE / "usage.py"), "--check") == 0

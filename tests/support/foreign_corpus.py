@@ -19,7 +19,7 @@ _NEWEST_S = 1_795_000_000
 _APART_S = 600
 _UUID = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 # Ids in turns of all programs: a number of the turn is put in them, so that none occurs twice.
-_CALL = re.compile(rb"\b(msg|toolu|call|fc|rs|req)_(?=[0-9])")
+_CALL = re.compile(rb"\b(msg|toolu|call|fc|rs|req|resp)_(?=[0-9])")
 _SESSION, _TURN, _BEFORE = b"@SESSION@", b"@TURN@", b"@BEFORE@"
 _BLOB_BYTES = 55_000
 
