@@ -112,7 +112,7 @@ class UsageBars:
     def appends_meanwhile(self) -> Iterator[Bar]:
         """What others wait while it is counted."""
         with daemon_wire(self.daemon) as writer, daemon_wire(self.daemon) as asker:
-            append, alone, meanwhile = call_on(writer, inject(_OWN)), [], []
+            append, alone, meanwhile = call_on(writer, inject(_OWN)), list[float](), list[float]()
             for took, is_asking in ((alone, False), (meanwhile, True)):
                 for _ in range(40):
                     if is_asking:
