@@ -1,5 +1,5 @@
 /* Loaded in front of libc (LD_PRELOAD): counts every call that changes a file below one folder, over all threads, and
-   kills, fails or halves the n-th of them. What to do is read from memory shared with the test (`struct control`,
+   kills, fails, halves or holds up the n-th of them. What to do is read from memory shared with the test (`struct control`,
    shim.py); with `logging` every call that was made is written to a log, with its bytes, for tests of power cuts.
 
    A lock is held around each counted call, so that the log has them in the order in which they happened. */
@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum mode { COUNT, KILL_BEFORE, KILL_AFTER, FAIL, HALF };
+enum mode { COUNT, KILL_BEFORE, KILL_AFTER, FAIL, HALF, STALL };
 /* What a call needs from the disk: free space, a sync, or anything else. */
 enum kind { GROW = 1, SYNC = 2, OTHER = 4 };
 
@@ -105,6 +105,11 @@ static int enter(enum kind kind, int halves, int over) {
     case KILL_AFTER: return 2;
     case FAIL: errno = control->error; return -1;
     case HALF: return 1;
+    case STALL: /* until the test disarms; the calls of other threads go on */
+        pthread_mutex_unlock(&lock);
+        while (*(volatile uint64_t *)&control->first) usleep(1000);
+        pthread_mutex_lock(&lock);
+        return 0;
     default: return 0;
     }
 }

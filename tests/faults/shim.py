@@ -28,6 +28,7 @@ class Mode(enum.IntEnum):
     KILL_AFTER = 2
     FAIL = 3
     HALF = 4
+    STALL = 5
 
 
 class Kind(enum.IntFlag):
@@ -144,6 +145,10 @@ class Control:
         self._fields = _Fields.from_buffer(self._map)
         self._fields.root = os.fsencode(root)
 
+    def count_below(self, root: Path) -> None:
+        """Count only calls that change this file, or one below this folder."""
+        self._fields.root = os.fsencode(root)
+
     def close(self) -> None:
         del self._fields
         self._map.close()
@@ -160,7 +165,7 @@ class Control:
             fields.first = point.number
 
     def disarm(self) -> None:
-        """Inject no more faults; counting continues."""
+        """Inject no more faults, and let a call go on that is held up; counting continues."""
         self._fields.first = self._fields.over = 0
 
     @property
