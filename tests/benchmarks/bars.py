@@ -1,10 +1,11 @@
 """How long a client waits for each call, beside bare files, SQLite and a bare echo of the same run. `just bench`.
 
-    python tests/benchmarks/bars.py [--python PYTHON] [--check] [ROW...]
+    python tests/benchmarks/bars.py [--python PYTHON] [--check | --quiet] [ROW...]
 
 measures the daemon of this checkout, or that of another interpreter. Medians; ours and the baseline
 in turn, because the speed of a machine drifts, the ratio less. `--check` fails where a ratio is over its limit,
-which is several times the bar: only a defect exceeds it, however busy the machine is.
+which is several times what was seen: only a defect exceeds it, however busy the machine is. `--quiet` fails where a bar
+itself is missed; for a machine on which nothing else runs.
 """
 
 # ruff: noqa: B023 - what is measured is called in the round of the loop that made it.
@@ -89,8 +90,8 @@ def lists() -> Iterator[Figure]:
                 size = len(round_trip(sock, request("sessions_list", limit=200)))
                 base = call_on(echo, b'"result"' + b"x" * (size - 20) + b"\n")
                 for what, bar, limit, line in (
-                    ("list 200", 0.6, 12, request("sessions_list", limit=200)),
-                    ("list 200 with titles and last messages", 4.0, 60, request("sessions.list", limit=200)),
+                    ("list 200", 0.6, 40, request("sessions_list", limit=200)),
+                    ("list 200 with titles and last messages", 4.0, 40, request("sessions.list", limit=200)),
                 ):
                     ours, bare, ratio = in_turn(
                         lambda line=line: median_ms(call_on(sock, line), 20), lambda: median_ms(base, 20)
@@ -189,7 +190,7 @@ def sends() -> Iterator[Figure]:
             daemon.reply(f"agent:main:send{number}", "warm")
         line = request("sessions_send", sessionKey="agent:main:send0", message=TEXT)
         ours, bare, ratio = in_turn(lambda: median_ms(call_on(sock, line), 60), lambda: median_ms(write, 60))
-        yield Figure("sessions_send with echo, 1 client", ours, "ms", 2.5, bare, ratio, 40)
+        yield Figure("sessions_send with echo, 1 client", ours, "ms", 2.5, bare, ratio, 30)
         lines = [request("sessions_send", sessionKey=f"agent:main:send{n}", message=TEXT) for n in range(16)]
         ours, bare, ratio = in_turn(
             lambda: rate_of_clients(daemon.socket, lines), lambda: rate_of_bare_files(daemon.folder)
@@ -223,7 +224,7 @@ def written_bytes() -> Iterator[Figure]:
 
 
 def starts() -> Iterator[Figure]:
-    for count, first_s, memory in ((10_000, 0.4, 55), (100_000, 0.6, 180)):
+    for count, first_s, complete_s, memory in ((10_000, 0.4, 0.5, 55), (100_000, 0.6, 2, 180)):
         with daemon_of(fill=lambda store, count=count: make_sessions(store, count, 1)) as daemon:
             wait_for_index(daemon)
             time.sleep(count / 10_000)
@@ -245,11 +246,11 @@ def starts() -> Iterator[Figure]:
             base = statistics.median(imports)
             ours = statistics.median(took)
             what = f"{count:,} sessions"
-            yield Figure(f"start, {what}: first answer", ours, "s", first_s, base, ours / base, 40)
+            yield Figure(f"start, {what}: first answer", ours, "s", first_s, base, ours / base, 10)
             ours = statistics.median(complete)
-            yield Figure(f"start, {what}: complete", ours, "s", 0.5 if count < 50_000 else 2, base, ours / base, 80)
+            yield Figure(f"start, {what}: complete", ours, "s", complete_s, base, ours / base, 20 * complete_s + 2)
             ours = statistics.median(resident)
-            yield Figure(f"memory, {what}", ours, "MB", memory, 30, ours / 30, memory / 30 * 2.5)
+            yield Figure(f"memory, {what}", ours, "MB", memory, 30, ours / 30, memory / 30 * 1.5)
 
 
 def answers(daemon: Daemon) -> bool:
@@ -304,14 +305,15 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="which, else all")
     parser.add_argument("--python", default=sys.executable, help="the interpreter whose sessiond is measured")
     parser.add_argument("--check", action="store_true", help="fail where a ratio is over its limit")
+    parser.add_argument("--quiet", action="store_true", help="fail where a bar is missed")
     given = parser.parse_args()
     InstalledDaemon.python = given.python
     held = True
     for name in given.rows or ROWS:
         for figure in ROWS[name]():
             print(figure, flush=True)
-            held = held and figure.holds
-    if given.check and not held:
+            held = held and (figure.meets_bar if given.quiet else figure.holds)
+    if (given.check or given.quiet) and not held:
         sys.exit(1)
 
 
