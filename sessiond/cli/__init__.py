@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 def main(words: list[str] | None = None) -> NoReturn:
     """Run the command line `words` (the process's own) and exit with its status."""
+    words = sys.argv[1:] if words is None else words
     if sys.stdout is None or sys.stderr is None:  # closed with `>&-`: do nothing, because no answer could be written
-        sys.exit("sessiond: standard output or standard error is closed")
+        if words[:1] != ["hook"] or words[1:2] in (["install"], ["uninstall"]):
+            sys.exit("sessiond: standard output or standard error is closed")
+        _replace_closed()  # what an agent program calls as its hook ends with 0 whatever happens
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a locale that cannot say it
-    sys.exit(run(sys.argv[1:] if words is None else words))
+    sys.exit(run(words))
 
 
 def run(words: list[str]) -> int:
@@ -43,6 +46,14 @@ def run(words: list[str]) -> int:
         where = f"{error.filename}: " if error.filename else "cannot write the output: "
         _drop_output()
         return failures.report(failures.CommandFailed(f"{where}{error.strerror or error}"))
+
+
+def _replace_closed() -> None:
+    """Let what is written to a closed stream go nowhere, and leave its number to nothing else."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+            setattr(sys, name, open(fd, "w"))  # noqa: SIM115 - as long as the process
 
 
 def _drop_output() -> None:

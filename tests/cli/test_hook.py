@@ -34,9 +34,13 @@ PROMPTS = {**BODY, "hook_event_name": "UserPromptSubmit", "prompt": "go on"}
 NAMED = {"sessionId": BODY["session_id"], "transcriptPath": BODY["transcript_path"]}
 
 
+def clean_environ() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SESSIOND_", "CLAUDE"))}
+
+
 def start_hook(socket: Path, **more: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "sessiond", "hook", "--socket", str(socket)]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SESSIOND_", "CLAUDE"))}
+    environ = clean_environ()
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env={**environ, **more}, **pipes)
 
@@ -126,6 +130,18 @@ def test_a_hook_without_an_input_prints_nothing(fake: FakeDaemon) -> None:
     command = [*("sh", "-c", 'exec "$@" <&-', "sh"), *(sys.executable, "-m", "sessiond", "hook"), "--socket", fake.path]
     done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_hook_whose_output_is_closed_tells_what_happened_and_asks_nobody(fake: FakeDaemon) -> None:
+    fake.answers["hooks.report"] = lambda _params, _connection: {"known": True, "context": "a heron", "receipt": "r1"}
+    command, environ = [sys.executable, "-m", "sessiond", "hook", "--socket", str(fake.path)], clean_environ()
+    for body, closing in ((ASKS, ">&- 2>&-"), (PROMPTS, ">&-"), (ASKS, "> /dev/null")):
+        words = ["sh", "-c", f'exec "$@" {closing}', "sh", *command]
+        data = json.dumps(body).encode()
+        done = subprocess.run(words, input=data, env=environ, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S)
+        assert (done.returncode, done.stderr) == (0, b"")
+    called = [fake.calls.get_nowait()[0] for _ in range(fake.calls.qsize())]
+    assert called == ["initialize", "hooks.report"] * 3
 
 
 def test_what_does_not_end_and_what_is_too_long_is_no_hook() -> None:

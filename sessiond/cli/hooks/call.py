@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -63,6 +64,8 @@ def _answer(event: HookEvent, socket: str | None) -> None:
     try:
         link.initialize({"protocol": 1, "client": {"name": "sessiond-hook", "version": __version__}})
         told = _call(link, "hooks.report", event.params(), deadline)
+        if _is_discarded(1):
+            return  # nobody would hear of a decision, nor get a message
         if event.name == ASKING and told.get("known") is True:
             _ask(link, event)
         elif event.name in HANDING_OVER and told.get("context") and _write(print_context(event.name, told["context"])):
@@ -108,6 +111,12 @@ def _wait_readable(link: ClientLink, deadline: float | None) -> None:
         raise CallTimeout("sessiond did not answer in time")
     if link.fileno() not in ready:
         raise ConnectionLost("the program has ended")
+
+
+def _is_discarded(fd: int) -> bool:
+    """Whether what is written there goes nowhere, as where it was closed (`cli.main` sees to that)."""
+    device = os.fstat(fd)
+    return stat.S_ISCHR(device.st_mode) and device.st_rdev == os.stat(os.devnull).st_rdev
 
 
 def read_stdin(fd: int = 0, *, most: int = MAX_STDIN_BYTES, limit_s: float = STDIN_S) -> bytes | None:
