@@ -28,6 +28,9 @@ class HooksAskParams(HookParams, frozen=True, kw_only=True):
     tool_input: Annotated[
         dict[str, Any] | None, says("What that call is given; the question is withdrawn once it has a result.")
     ] = None
+    tool_use_id: Annotated[
+        Annotated[str, Meta(max_length=1024)] | None, says("The program's id of that call, if it says it.")
+    ] = None
     timeout_seconds: Annotated[
         Annotated[float, Meta(ge=1, le=MAX_TIMEOUT_S)] | None,
         says("After so many seconds the question expires.", default="as long as the caller waits"),
@@ -46,7 +49,7 @@ async def handle(ctx: Context, params: HooksAskParams) -> AgentsAskResult:
         raise InvalidParams("`$.title` has no character that can be shown.", field="$.title")
     use = None
     if params.tool_name is not None and params.tool_input is not None:
-        use = ToolUse(params.tool_name, params.tool_input)
+        use = ToolUse(params.tool_name, params.tool_input, params.tool_use_id)
     answer = await ctx.services.attending.ask(key, draft, params.timeout_seconds, use)
     return result_of(answer)
 

@@ -17,7 +17,7 @@ from sessiond.model.hook import ENDING, EVENTS, STARTING, TURNING, is_live
 from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.record import HOOK
 from sessiond.questions.desk import QuestionDesk
-from sessiond.questions.terminal_decisions import ToolUse, wait_decided
+from sessiond.questions.terminal_decisions import TerminalDecisions, ToolUse
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 
@@ -38,8 +38,9 @@ class Attending:
         *,
         agent_id: Callable[[], str],
     ) -> None:
-        self._store, self._bus, self._desk, self._clock, self._ids = store, bus, desk, clock, ids
+        self._store, self._desk, self._clock, self._ids = store, desk, clock, ids
         self._agent_id = agent_id
+        self._decisions = TerminalDecisions(store, bus)
         self._making = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
@@ -75,26 +76,30 @@ class Attending:
         """Ask in the name of the session, and wait for the end of the question. `use` is the call for which a
         permission is asked: its result in the program's transcript withdraws the question.
         """
-        session, watching = await self._ensure(key), trio.CancelScope()
-        if use is not None and self._nursery is not None:
-            self._nursery.start_soon(self._withdraw_when_decided, session, draft, use, watching)
+        since_ms, watching = self._clock.wall_ms(), trio.CancelScope()
+        session = await self._ensure(key)
+
+        def watch(question_id: str) -> None:
+            if use is not None and self._nursery is not None:
+                self._nursery.start_soon(self._withdraw_when_decided, question_id, key, use, since_ms, watching)
+
         try:
-            return await self._desk.ask(session, draft, timeout_s=timeout_s)
+            return await self._desk.ask(session, draft, timeout_s=timeout_s, on_open=watch)
         finally:
             watching.cancel()
 
     async def _withdraw_when_decided(
-        self, session: Session, draft: QuestionDraft, use: ToolUse, watching: trio.CancelScope
+        self, question_id: str, key: str, use: ToolUse, since_ms: int, watching: trio.CancelScope
     ) -> None:
         with watching:
-            await wait_decided(self._store, self._bus, session.key, use)
-            await self._withdraw_open(session, draft.title)
+            await self._decisions.wait(key, use, since_ms)
+            await self._desk.withdraw(question_id, DECIDED_THERE)
 
-    async def _withdraw_open(self, session: Session, title: str | None = None) -> None:
-        """Withdraw what the session asks: all of it, or the oldest with this title."""
-        mine = [asked for asked in self._desk.open_questions() if asked.session is session]
-        for asked in mine if title is None else [asked for asked in mine if asked.question.title == title][:1]:
-            await self._desk.withdraw(asked.question.id, DECIDED_THERE)
+    async def _withdraw_open(self, session: Session) -> None:
+        """Withdraw all that the session asks."""
+        for asked in self._desk.open_questions():
+            if asked.session is session:
+                await self._desk.withdraw(asked.question.id, DECIDED_THERE)
 
     async def _ensure(self, key: str) -> Session:
         async with self._making:

@@ -136,9 +136,15 @@ class QuestionDesk:
                 self.note_found(session)
 
     async def ask(
-        self, session: Session, draft: QuestionDraft, *, run_id: str | None = None, timeout_s: float | None = None
+        self,
+        session: Session,
+        draft: QuestionDraft,
+        *,
+        run_id: str | None = None,
+        timeout_s: float | None = None,
+        on_open: Callable[[str], None] = lambda _: None,
     ) -> QuestionAnswer:
-        """Ask, and wait for the end of the question, which is on disk then.
+        """Ask, and wait for the end of the question, which is on disk then. `on_open` gets its id when it is asked.
 
         Questions stand in the transcript in the order of these calls. A cancelled wait withdraws one. Conflict where
         too many are open already, Overloaded where they come too fast; StorageError where it cannot be stored,
@@ -155,6 +161,7 @@ class QuestionDesk:
             with trio.CancelScope(shield=True):
                 await self._store.append(session, [Custom(QUESTION, record_data(asked.question))])
                 self._on_asked(asked)
+            on_open(asked.question.id)
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
                 await asked.decided.wait()
             await self._close(asked, QuestionAnswer(question_id=asked.question.id, outcome="expired", at=0))

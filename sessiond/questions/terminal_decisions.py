@@ -1,11 +1,13 @@
 """Notice that a person has decided in the terminal: the program writes the result of the tool call into its transcript.
 
-Claude Code shows its own prompt while its hook waits, and does not tell the hook of a decision made there. Knows the
-transcripts of programs. Does not know questions.
+Claude Code shows its own prompt while its hook waits, and does not tell the hook of a decision made there. Nor does it
+say for which call it asks, so a question gets the first equal call of the turn that still waits and is no other
+question's. Knows the transcripts of programs. Does not know questions.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -21,45 +23,98 @@ from sessiond.store.store import SessionStore
 # The call is among the newest messages, since the program waits for it.
 _NEWEST = 20
 _MAX_BYTES = 1024 * 1024
+# Calls are waited for at the same time; what was waited for long ago has a result by now.
+_TAKEN = 256
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """A call of a tool for which a permission is asked: what the program says of it before it has an id."""
+    """A call of a tool for which a permission is asked. `call_id` is the program's id of it, if it has said that."""
 
     name: str
     given: dict[str, Any]
+    call_id: str | None = None
 
 
-async def wait_decided(store: SessionStore, bus: EventBus, key: str, use: ToolUse) -> None:
-    """Return when the call that the session `key` asks for has a result in its transcript."""
-    before: set[str] | None = None
-    with follow_quietly(bus, key) as wake_up:
-        while True:
-            wake_up.event = trio.Event()
-            done = await _find_done(store, key, use)
-            if before is None:
-                before = done  # of the same call, made before
-            elif done - before:
+class _Watch:
+    """One question's wait for the result of its call. `ended_before`: the calls that had a result at its start."""
+
+    __slots__ = ("call_id", "ended_before", "since_ms", "use")
+
+    def __init__(self, use: ToolUse, since_ms: int) -> None:
+        self.use, self.since_ms, self.call_id = use, since_ms, use.call_id
+        self.ended_before: set[str] | None = None
+
+
+class _CallsOfTurn(msgspec.Struct):
+    """What the newest messages have of the turn that goes on: its calls, and the times of the results, by their ids."""
+
+    calls: dict[str, dict[str, Any]] = {}
+    results: dict[str, int | None] = {}
+
+
+class TerminalDecisions:
+    """Which calls of which sessions are waited for."""
+
+    def __init__(self, store: SessionStore, bus: EventBus) -> None:
+        self._store, self._bus = store, bus
+        self._watches: dict[str, list[_Watch]] = {}
+        self._taken: deque[str] = deque(maxlen=_TAKEN)
+
+    async def wait(self, key: str, use: ToolUse, since_ms: int) -> None:
+        """Return when the call for which the session `key` asks since that time has a result in its transcript."""
+        watch = _Watch(use, since_ms)
+        watches = self._watches.setdefault(key, [])
+        watches.append(watch)
+        try:
+            with follow_quietly(self._bus, key) as wake_up:
+                while True:
+                    wake_up.event = trio.Event()
+                    turn = await _read_turn(self._store, key)
+                    # Whoever looks first finds the calls of all, in the order in which they were asked for.
+                    for one in watches:
+                        self._find_call(one, turn)
+                    if watch.call_id in turn.results:
+                        return
+                    await wake_up.event.wait()
+        finally:
+            watches.remove(watch)
+            if not watches:
+                self._watches.pop(key, None)
+
+    def _find_call(self, watch: _Watch, turn: _CallsOfTurn) -> None:
+        if watch.ended_before is None:
+            watch.ended_before = {ident for ident, at in turn.results.items() if at is None or at < watch.since_ms}
+        if watch.call_id is not None:
+            return
+        for ident, call in turn.calls.items():
+            ended_at = turn.results.get(ident)
+            # An earlier call's result may be read late; it is no decision about this one.
+            is_over = ident in watch.ended_before or (ended_at is not None and ended_at < watch.since_ms)
+            if not is_over and ident not in self._taken and _is_equal(call, watch.use):
+                watch.call_id = ident
+                self._taken.append(ident)
                 return
-            await wake_up.event.wait()
 
 
-async def _find_done(store: SessionStore, key: str, use: ToolUse) -> set[str]:
-    """The ids of such calls that have a result, among the newest messages."""
+async def _read_turn(store: SessionStore, key: str) -> _CallsOfTurn:
+    turn = _CallsOfTurn()
     session = store.catalog.by_key.get(key)
     if session is None or session.is_partial:
-        return set()
+        return turn
     try:
         page = await store.page(session, _is_any, limit=_NEWEST, max_bytes=_MAX_BYTES)
     except StorageError:
-        return set()
-    calls: set[str] = set()
-    results: set[str] = set()
+        return turn
     for line, _ in page.lines:
-        message = lax.decode_dict(line.record.message if line.record is not None else None)
-        calls |= _matching_calls(message, use)
-        results |= _results(message)
-    return calls & results
+        if line.record is None:
+            continue
+        if line.record.is_typed:
+            # What was asked before the person typed this is not asked any more, whatever became of it.
+            turn.calls.clear()
+        message = lax.decode_dict(line.record.message)
+        turn.calls.update(_calls(message))
+        turn.results.update(dict.fromkeys(_results(message), line.record.timestamp_ms))
+    return turn
 
 
 def _is_any(_record: Record) -> bool:
@@ -76,13 +131,21 @@ def _results(message: dict[str, Any]) -> set[str]:
             return set()
 
 
-def _matching_calls(message: dict[str, Any], use: ToolUse) -> set[str]:
+def _calls(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
     content = message.get("content")
-    found: set[str] = set()
+    found: dict[str, dict[str, Any]] = {}
     for block in content if isinstance(content, list) else ():
         match block:
-            case {"type": "toolCall", "id": str(ident), "name": use.name, "arguments": dict(given)}:
-                # The program may have added what the model left out.
-                if all(name in use.given and use.given[name] == value for name, value in given.items()):
-                    found.add(ident)
+            case {"type": "toolCall", "id": str(ident)}:
+                found[ident] = block
     return found
+
+
+def _is_equal(call: dict[str, Any], use: ToolUse) -> bool:
+    given = call.get("arguments")
+    # The program may have added what the model left out.
+    return (
+        call.get("name") == use.name
+        and isinstance(given, dict)
+        and all(name in use.given and use.given[name] == value for name, value in given.items())
+    )

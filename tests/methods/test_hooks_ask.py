@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
 import trio
 from support.foreign_daemon import READER, daemon
-from support.hooked import KEY, OPTIONS, Shift, claude_file, claude_line, named, report, send_ask
+from support.hooked import KEY, OPTIONS, Shift, claude_file, claude_line, claude_path, named, report, send_ask
+from support.in_process import Connection
 from support.patience import PATIENCE_S
 from support.questions import wait_for_question
 
+from sessiond.clock import iso_ms
 from sessiond.model.caller import Caller
 
 ANSWERER = Caller(kind="token", scopes=frozenset({"list", "answer"}), agent_id="other", token_id="t")
@@ -82,31 +87,60 @@ async def test_what_was_decided_in_the_terminal_is_withdrawn_when_the_program_go
             assert (answer["outcome"], "optionId" in answer) == ("withdrawn", False), event
 
 
-async def test_the_result_of_the_call_in_the_transcript_withdraws_its_question(tmp_path: Path) -> None:
-    path = claude_file(tmp_path)
-    given = {"command": "ls", "description": "look"}
+class Calls:
+    """Calls of a tool and their results, as the program writes them into its transcript."""
 
-    def write(number: int, result: bool) -> None:
-        """A call of the tool, or its result, as the program writes it."""
-        block: dict[str, object] = {"type": "tool_use", "id": f"t{number}", "name": "Bash", "input": given}
-        if result:
-            block = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "a"}
-        line = json.loads(claude_line(f"{number}{result}", "user" if result else "assistant"))
+    given = {"command": "ls", "description": "look"}
+    use = {"toolName": "Bash", "toolInput": {**given, "timeout": 10}}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, ident: str) -> None:
+        self._write(ident, "assistant", {"type": "tool_use", "id": ident, "name": "Bash", "input": self.given})
+
+    def end(self, ident: str, *, after_s: float = 0) -> None:
+        block = {"type": "tool_result", "tool_use_id": ident, "content": "a"}
+        self._write(ident, "user", block, after_s=after_s)
+
+    def _write(self, ident: str, role: str, block: dict[str, Any], *, after_s: float = 0) -> None:
+        line = json.loads(claude_line(f"{ident}{role}", role, iso_ms(int((time.time() + after_s) * 1000))))
         line["message"] |= {"content": [block]}
-        with path.open("ab") as file:
+        with self._path.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
 
-    write(1, False)
-    write(1, True)
-    use = {"toolName": "Bash", "toolInput": {**given, "timeout": 10}}
+
+async def wait_for_open(owner: Connection, count: int) -> list[dict[str, Any]]:
+    """The open questions, once there are so many."""
+    with trio.fail_after(PATIENCE_S):
+        while len(found := (await owner.call("questions.list", open=True))["questions"]) != count:  # noqa: ASYNC110
+            await trio.sleep(0.005)
+    return cast("list[dict[str, Any]]", found)
+
+
+async def wait_for_call(owner: Connection, ident: str) -> None:
+    """Return when the daemon has read the call."""
+    with trio.fail_after(PATIENCE_S):
+        asked = {"sessionKey": KEY, "includeTools": True}
+        while f'"{ident}"' not in json.dumps(await owner.call("sessions_history", **asked)):  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+async def test_the_result_of_the_call_in_the_transcript_withdraws_its_question(tmp_path: Path) -> None:
+    calls = Calls(claude_file(tmp_path))
+    calls.begin("t1")
+    calls.end("t1")
     async with daemon(tmp_path) as (parts, owner), parts.connect() as hook:
         other = await send_ask(hook, tmp_path, "Bash: rm", toolName="Bash", toolInput={"command": "rm"})
-        asking = await send_ask(hook, tmp_path, **use)
-        with trio.fail_after(PATIENCE_S):
-            while len((await owner.call("questions.list", open=True))["questions"]) < 2:  # noqa: ASYNC110
-                await trio.sleep(0.005)
-        write(2, False)
-        write(2, True)
+        asking = await send_ask(hook, tmp_path, **calls.use)
+        await wait_for_open(owner, 2)
+        # The result of an equal call from before may be read late.
+        calls.begin("t2")
+        calls.end("t2", after_s=-3600)
+        calls.begin("t3")
+        await wait_for_call(owner, "t3")
+        await wait_for_open(owner, 2)
+        calls.end("t3")
         answer = (await hook.answer(asking))["result"]
         assert answer["outcome"] == "withdrawn"
         questions = {one["title"]: one for one in (await owner.call("questions.list"))["questions"]}
@@ -117,6 +151,43 @@ async def test_the_result_of_the_call_in_the_transcript_withdraws_its_question(t
         assert questions["Bash: ls"]["answer"]["reason"] == "it was decided in the terminal"
         await owner.call("questions.answer", id=questions["Bash: rm"]["id"], optionId="deny")
         assert (await hook.answer(other))["result"]["optionId"] == "deny"
+
+
+async def test_what_was_decided_before_anybody_looked_is_withdrawn(tmp_path: Path) -> None:
+    calls = Calls(claude_file(tmp_path))
+    calls.begin("t1")
+    calls.end("t1", after_s=3600)  # after the hook was called, that is
+    async with daemon(tmp_path) as (parts, owner), parts.connect() as hook:
+        assert (await hook.answer(await send_ask(hook, tmp_path, **calls.use)))["result"]["outcome"] == "withdrawn"
+        # Nor does what was left without a result in an earlier turn stand for a call of this one.
+        calls.begin("left")
+        with claude_path(tmp_path).open("ab") as file:
+            file.write(claude_line("go on", "user", iso_ms(int(time.time() * 1000))))
+        calls.begin("t2")
+        await wait_for_call(owner, "t2")
+        asking = await send_ask(hook, tmp_path, **calls.use)
+        await wait_for_open(owner, 1)
+        calls.end("t2", after_s=1)
+        assert (await hook.answer(asking))["result"]["outcome"] == "withdrawn"
+
+
+@pytest.mark.parametrize("named_calls", [False, True])
+async def test_of_equal_calls_at_once_the_one_that_was_decided_is_withdrawn(tmp_path: Path, named_calls: bool) -> None:
+    calls = Calls(claude_file(tmp_path))
+    calls.begin("t1")
+    calls.begin("t2")
+    order = ("t2", "t1") if named_calls else ("t1", "t2")
+    async with daemon(tmp_path) as (parts, owner), parts.connect() as one, parts.connect() as other:
+        asking = {}
+        for count, (hook, ident) in enumerate(zip((one, other), order, strict=True), 1):
+            use = {**calls.use, "toolUseId": ident} if named_calls else calls.use
+            asking[ident] = (hook, await send_ask(hook, tmp_path, **use))
+            await wait_for_open(owner, count)
+        for left, ident in ((1, "t2"), (0, "t1")):
+            calls.end(ident, after_s=1)
+            hook, request = asking[ident]
+            assert (await hook.answer(request))["result"]["outcome"] == "withdrawn"
+            await wait_for_open(owner, left)
 
 
 async def test_two_permissions_at_once_are_answered_each_for_itself(tmp_path: Path) -> None:

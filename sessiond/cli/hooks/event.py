@@ -83,6 +83,9 @@ def read_permission(event: HookEvent) -> Permission | None:
         return None
     fields = given if isinstance(given, dict) else {}
     use = {"toolName": tool, "toolInput": fields} if _can_be_sent(fields) else {}
+    ident = event.body.get("tool_use_id")
+    if use and isinstance(ident, str) and 0 < len(ident) <= MAX_ID_CHARS:
+        use["toolUseId"] = ident
     if tool == QUESTIONING:
         return _read_choices(fields, use)
     subject = _subject(fields)

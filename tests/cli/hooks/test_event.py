@@ -74,6 +74,14 @@ def read(body: Any) -> Permission:
     return permission
 
 
+def test_a_call_is_named_where_the_program_names_it() -> None:
+    given = {"toolName": "Bash", "toolInput": CODEX["tool_input"]}
+    assert read(CODEX).use == given
+    assert read({**CODEX, "tool_use_id": "toolu_1"}).use == {**given, "toolUseId": "toolu_1"}
+    for unusable in ("", "x" * 201, 1, None):
+        assert read({**CODEX, "tool_use_id": unusable}).use == given
+
+
 def test_a_permission_of_claude_is_a_question_with_the_rules_that_it_would_remember() -> None:
     permission = read(CLAUDE)
     assert (permission.title, permission.detail) == (
