@@ -1,21 +1,21 @@
-import { copyButton } from "./copy-button.js";
-import { h, wordButton } from "./element.js";
-import { formatBytes } from "./format.js";
-import { cut, safeLine, safeText } from "./plain-text.js";
+import {copyButton} from "./copy-button.js"
+import {h, wordButton} from "./element.js"
+import {formatBytes} from "./format.js"
+import {cut, safeLine, safeText} from "./plain-text.js"
 
 // Laying out megabytes takes seconds.
-export const MOST_SHOWN = 64 * 1024;
-const PIECE = 256 * 1024;
+export const MOST_SHOWN = 64 * 1024
+const PIECE = 256 * 1024
 
 export class CodeBlock extends HTMLElement {
 	/** @param {string} text @param {string} [named] */
 	show(text, named = "") {
-		this.classList.toggle("error", named === "error");
-		const language = safeLine(named, 40);
-		const isLong = text.length > MOST_SHOWN;
-		const code = h("code", {}, safeText(isLong ? cut(text, MOST_SHOWN) : text));
-		const pre = h("pre", { dir: "ltr", tabindex: 0, role: "group", "aria-label": language || "text" }, code);
-		const label = h("span.language", {}, language);
+		this.classList.toggle("error", named === "error")
+		const language = safeLine(named, 40)
+		const isLong = text.length > MOST_SHOWN
+		const code = h("code", {}, safeText(isLong ? cut(text, MOST_SHOWN) : text))
+		const pre = h("pre", {dir: "ltr", tabindex: 0, role: "group", "aria-label": language || "text"}, code)
+		const label = h("span.language", {}, language)
 		this.replaceChildren(
 			h(
 				"div.code-head",
@@ -24,35 +24,35 @@ export class CodeBlock extends HTMLElement {
 				copyButton("Copy", () => text, language || "text"),
 			),
 			pre,
-		);
-		if (isLong) this.append(showAll(text.length - MOST_SHOWN, () => appendAll(code, text)));
-		return this;
+		)
+		if (isLong) this.append(showAll(text.length - MOST_SHOWN, () => appendAll(code, text)))
+		return this
 	}
 }
 
 /** @param {number} more @param {() => void} show */
 export function showAll(more, show) {
-	const line = h("p.cut", {}, `${formatBytes(more)} more. `);
+	const line = h("p.cut", {}, `${formatBytes(more)} more. `)
 	line.append(
 		wordButton("Show all", () => {
-			line.remove();
-			show();
+			line.remove()
+			show()
 		}),
-	);
-	return line;
+	)
+	return line
 }
 
 /** A piece a frame: the page goes on answering. @param {Element} place @param {string} text */
 export function appendAll(place, text) {
-	let from = cut(text, MOST_SHOWN).length;
+	let from = cut(text, MOST_SHOWN).length
 	const step = () => {
-		const piece = cut(text.slice(from, from + PIECE + 1), PIECE);
-		if (piece === "" || !place.isConnected) return;
-		place.append(safeText(piece));
-		from += piece.length;
-		requestAnimationFrame(step);
-	};
-	step();
+		const piece = cut(text.slice(from, from + PIECE + 1), PIECE)
+		if (piece === "" || !place.isConnected) return
+		place.append(safeText(piece))
+		from += piece.length
+		requestAnimationFrame(step)
+	}
+	step()
 }
 
-customElements.define("code-block", CodeBlock);
+customElements.define("code-block", CodeBlock)

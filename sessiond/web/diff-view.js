@@ -1,24 +1,24 @@
-import { copyButton } from "./copy-button.js";
-import { h, wordButton } from "./element.js";
-import { countChanges, diffLines, foldKept, patchLines } from "./line-diff.js";
-import { safeLine, safeText } from "./plain-text.js";
+import {copyButton} from "./copy-button.js"
+import {h, wordButton} from "./element.js"
+import {countChanges, diffLines, foldKept, patchLines} from "./line-diff.js"
+import {safeLine, safeText} from "./plain-text.js"
 
-const MOST_LINES = 400;
-const KINDS = { "+": "added", "-": "removed", "@": "place", " ": "kept" };
+const MOST_LINES = 400
+const KINDS = {"+": "added", "-": "removed", "@": "place", " ": "kept"}
 
 export class DiffView extends HTMLElement {
 	/** @param {Change} change */
 	show(change) {
-		const lines = "patch" in change ? patchLines(change.patch) : foldKept(diffLines(change.before, change.after));
-		const { added, removed } = countChanges(lines);
-		const text = "patch" in change ? change.patch : change.after;
+		const lines = "patch" in change ? patchLines(change.patch) : foldKept(diffLines(change.before, change.after))
+		const {added, removed} = countChanges(lines)
+		const text = "patch" in change ? change.patch : change.after
 		const shown = h("div", {
 			class: "diff-lines",
 			tabindex: 0,
 			role: "group",
 			"aria-label": `Changes of ${safeLine(change.path) || "files"}`,
-		});
-		shown.append(...lines.slice(0, MOST_LINES).map(lineElement));
+		})
+		shown.append(...lines.slice(0, MOST_LINES).map(lineElement))
 		this.replaceChildren(
 			h(
 				"div.code-head",
@@ -29,36 +29,36 @@ export class DiffView extends HTMLElement {
 				copyButton("Copy", () => text, "the new text"),
 			),
 			shown,
-		);
-		if (lines.length > MOST_LINES) this.append(this.moreLine(lines, shown));
-		return this;
+		)
+		if (lines.length > MOST_LINES) this.append(this.moreLine(lines, shown))
+		return this
 	}
 
 	/** @param {DiffLine[]} lines @param {Element} shown */
 	moreLine(lines, shown) {
 		const show = () => {
-			shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement));
-			note.remove();
-		};
-		const note = h("p.cut", {}, `${lines.length - MOST_LINES} more lines. `, wordButton("Show all", show));
-		return note;
+			shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement))
+			note.remove()
+		}
+		const note = h("p.cut", {}, `${lines.length - MOST_LINES} more lines. `, wordButton("Show all", show))
+		return note
 	}
 }
 
 /** @param {DiffLine} line */
-function lineElement({ sign, text }) {
-	const kind = KINDS[sign];
+function lineElement({sign, text}) {
+	const kind = KINDS[sign]
 	const mark = h(
 		"span",
-		{ class: "sign", "aria-label": /[+-]/.test(sign) && kind },
+		{class: "sign", "aria-label": /[+-]/.test(sign) && kind},
 		sign === "@" ? "⋯" : sign === "-" ? "−" : sign,
-	);
+	)
 	return h(
 		"div",
-		{ class: `diff-line ${kind}` },
+		{class: `diff-line ${kind}`},
 		mark,
-		h("span", { dir: "ltr" }, safeText(text.slice(0, 2000)) || "\u200b"),
-	);
+		h("span", {dir: "ltr"}, safeText(text.slice(0, 2000)) || "\u200b"),
+	)
 }
 
-customElements.define("diff-view", DiffView);
+customElements.define("diff-view", DiffView)

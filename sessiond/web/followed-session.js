@@ -1,24 +1,24 @@
 /** A session followed from a place in it on, over restarts of the daemon: each message once, and when it has grown. */
 
 /** Returns what ends it. @param {Client} client @param {string} key @param {string} cursor @param {SessionFollower} follower */
-export function followSession(client, key, cursor, { onMessage, onDelta, onTool, onResync, onError }) {
-	const followed = new FollowedSession(cursor);
-	const path = `/sessions/${encodeURIComponent(key)}/history?follow=1`;
+export function followSession(client, key, cursor, {onMessage, onDelta, onTool, onResync, onError}) {
+	const followed = new FollowedSession(cursor)
+	const path = `/sessions/${encodeURIComponent(key)}/history?follow=1`
 	return client.follow({
 		isMain: false,
-		request: () => ({ path, headers: { "Last-Event-ID": followed.cursor } }),
+		request: () => ({path, headers: {"Last-Event-ID": followed.cursor}}),
 		onEvent: (name, data) => {
 			if (name === "message") {
-				const kind = followed.take(data);
-				if (kind) onMessage({ ...data, grown: kind === "grown" });
+				const kind = followed.take(data)
+				if (kind) onMessage({...data, grown: kind === "grown"})
 			} else if (name === "resync") {
-				followed.resync(data);
-				onResync?.(data);
-			} else if (name === "delta") onDelta?.(data);
-			else if (name === "tool") onTool?.(data);
+				followed.resync(data)
+				onResync?.(data)
+			} else if (name === "delta") onDelta?.(data)
+			else if (name === "tool") onTool?.(data)
 		},
 		onError,
-	});
+	})
 }
 
 /**
@@ -27,83 +27,83 @@ export function followSession(client, key, cursor, { onMessage, onDelta, onTool,
  * @returns {Promise<ArrivedMessage[]>}
  */
 export async function readForward(client, key, cursor, limit) {
-	const newest = await client.call("chat.history", { sessionKey: key, limit: 1 });
-	const end = Math.max(...newest.positions.map((/** @type {{cursor: string}} */ one) => offsetOf(one.cursor)), -1);
-	if (end <= offsetOf(cursor)) return [];
+	const newest = await client.call("chat.history", {sessionKey: key, limit: 1})
+	const end = Math.max(...newest.positions.map((/** @type {{cursor: string}} */ one) => offsetOf(one.cursor)), -1)
+	if (end <= offsetOf(cursor)) return []
 	/** @type {Map<string | number, ArrivedMessage>} */
-	const found = new Map();
+	const found = new Map()
 	return new Promise((resolve, reject) => {
 		const settle = () => {
-			stop();
-			resolve([...found.values()]);
-		};
+			stop()
+			resolve([...found.values()])
+		}
 		const stop = followSession(client, key, cursor, {
 			onMessage: (event) => {
-				const id = event.messageId ?? event.seq;
-				if (found.size === limit && !found.has(id)) return settle();
-				found.set(id, event);
-				if (offsetOf(event.cursor) >= end) settle();
+				const id = event.messageId ?? event.seq
+				if (found.size === limit && !found.has(id)) return settle()
+				found.set(id, event)
+				if (offsetOf(event.cursor) >= end) settle()
 			},
-			onResync: ({ reason }) => reason !== "lagged" && settle(),
+			onResync: ({reason}) => reason !== "lagged" && settle(),
 			onError: reject,
-		});
-	});
+		})
+	})
 }
 
 /** As `sessiond/client/follow.py`. */
 
 export class FollowedSession {
 	/** @type {string} */
-	cursor;
-	#sessionId = "";
-	#highestSeq = 0;
-	#offset = 0;
-	#lastSeq = 0;
+	cursor
+	#sessionId = ""
+	#highestSeq = 0
+	#offset = 0
+	#lastSeq = 0
 	/** @type {string | null} */
-	#messageId = null;
+	#messageId = null
 
 	/** @param {string} cursor */
 	constructor(cursor) {
-		this.cursor = cursor;
-		const place = /^([0-9]+)-([0-9]+)-/.exec(cursor);
-		this.#offset = place ? Number(place[1]) : -1;
-		this.#highestSeq = place ? Number(place[2]) : 0;
+		this.cursor = cursor
+		const place = /^([0-9]+)-([0-9]+)-/.exec(cursor)
+		this.#offset = place ? Number(place[1]) : -1
+		this.#highestSeq = place ? Number(place[2]) : 0
 	}
 
 	/** @param {ArrivedMessage} event */
-	take({ sessionId, messageId, seq, cursor }) {
-		const offset = offsetOf(cursor);
-		this.#sessionId ||= sessionId;
-		const isKnown = sessionId === this.#sessionId && seq <= this.#highestSeq;
+	take({sessionId, messageId, seq, cursor}) {
+		const offset = offsetOf(cursor)
+		this.#sessionId ||= sessionId
+		const isKnown = sessionId === this.#sessionId && seq <= this.#highestSeq
 		// A line may change several messages, which then have one cursor.
-		const isBeside = offset === this.#offset && offset >= 0 && ![null, messageId].includes(this.#messageId);
+		const isBeside = offset === this.#offset && offset >= 0 && ![null, messageId].includes(this.#messageId)
 		// In an older copy of the file another message may have the number.
-		const isOther = seq === this.#lastSeq && ![null, messageId].includes(this.#messageId);
-		const hasGrown = isKnown && ((offset > this.#offset && !isOther) || isBeside);
-		if (isKnown && !hasGrown) return null;
-		this.#highestSeq = sessionId === this.#sessionId ? Math.max(seq, this.#highestSeq) : seq;
-		this.#sessionId = sessionId;
-		this.#offset = offset;
-		this.#lastSeq = seq;
-		this.#messageId = messageId;
-		this.cursor = cursor;
-		return hasGrown ? "grown" : "new";
+		const isOther = seq === this.#lastSeq && ![null, messageId].includes(this.#messageId)
+		const hasGrown = isKnown && ((offset > this.#offset && !isOther) || isBeside)
+		if (isKnown && !hasGrown) return null
+		this.#highestSeq = sessionId === this.#sessionId ? Math.max(seq, this.#highestSeq) : seq
+		this.#sessionId = sessionId
+		this.#offset = offset
+		this.#lastSeq = seq
+		this.#messageId = messageId
+		this.cursor = cursor
+		return hasGrown ? "grown" : "new"
 	}
 
 	/** @param {Resync} event */
-	resync({ reason, cursor }) {
+	resync({reason, cursor}) {
 		if (reason !== "lagged") {
-			this.#sessionId = "";
-			this.#messageId = null;
-			this.#highestSeq = 0;
-			this.#offset = -1;
+			this.#sessionId = ""
+			this.#messageId = null
+			this.#highestSeq = 0
+			this.#offset = -1
 		}
-		this.cursor = cursor;
+		this.cursor = cursor
 	}
 }
 
 /** @param {string} cursor */
 export function offsetOf(cursor) {
-	const digits = /^([0-9]+)-/.exec(cursor);
-	return digits ? Number(digits[1]) : -1;
+	const digits = /^([0-9]+)-/.exec(cursor)
+	return digits ? Number(digits[1]) : -1
 }

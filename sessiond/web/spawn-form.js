@@ -1,40 +1,40 @@
-import { DroppedFiles } from "./dropped-files.js";
-import { button, fill, h } from "./element.js";
-import { safeLine } from "./plain-text.js";
-import { attempt } from "./problem-note.js";
+import {DroppedFiles} from "./dropped-files.js"
+import {button, fill, h} from "./element.js"
+import {safeLine} from "./plain-text.js"
+import {attempt} from "./problem-note.js"
 
 export class SpawnForm extends HTMLElement {
 	/** @param {PageContext} page */
 	constructor(page) {
-		super();
-		this.page = page;
-		this.task = h("textarea", { id: "spawn-task", rows: 6, required: true });
-		this.agent = h("select", { id: "spawn-agent" });
-		this.label = h("input", { id: "spawn-label", maxlength: 512, autocomplete: "off" });
-		this.model = h("input", { id: "spawn-model", autocomplete: "off" });
-		this.files = new DroppedFiles();
-		this.problem = h("div");
+		super()
+		this.page = page
+		this.task = h("textarea", {id: "spawn-task", rows: 6, required: true})
+		this.agent = h("select", {id: "spawn-agent"})
+		this.label = h("input", {id: "spawn-label", maxlength: 512, autocomplete: "off"})
+		this.model = h("input", {id: "spawn-model", autocomplete: "off"})
+		this.files = new DroppedFiles()
+		this.problem = h("div")
 		this.chooser = h("input", {
 			id: "spawn-files",
 			type: "file",
 			multiple: true,
 			onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
-		});
-		this.start = button("Start", () => this.spawn(), { class: "primary" });
+		})
+		this.start = button("Start", () => this.spawn(), {class: "primary"})
 		this.dialog = h(
 			"dialog",
-			{ class: "spawn", "aria-label": "New task", onkeydown: (event) => this.keyed(event) },
+			{class: "spawn", "aria-label": "New task", onkeydown: (event) => this.keyed(event)},
 			h("h2", {}, "New task"),
-			h("label", { for: "spawn-task" }, "What is to be done"),
+			h("label", {for: "spawn-task"}, "What is to be done"),
 			this.task,
 			h(
 				"div.row",
 				{},
-				h("div", {}, h("label", { for: "spawn-agent" }, "Agent"), this.agent),
-				h("div", {}, h("label", { for: "spawn-label" }, "Label"), this.label),
-				h("div", {}, h("label", { for: "spawn-model" }, "Model"), this.model),
+				h("div", {}, h("label", {for: "spawn-agent"}, "Agent"), this.agent),
+				h("div", {}, h("label", {for: "spawn-label"}, "Label"), this.label),
+				h("div", {}, h("label", {for: "spawn-model"}, "Model"), this.model),
 			),
-			h("label", { for: "spawn-files" }, "Files"),
+			h("label", {for: "spawn-files"}, "Files"),
 			this.chooser,
 			this.files,
 			this.problem,
@@ -45,57 +45,57 @@ export class SpawnForm extends HTMLElement {
 				button("Cancel", () => this.dialog.close()),
 				this.start,
 			),
-		);
-		this.append(this.dialog);
+		)
+		this.append(this.dialog)
 	}
 
 	/** @param {KeyboardEvent} event */
 	keyed(event) {
-		if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void this.spawn();
+		if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void this.spawn()
 	}
 
 	/** @param {File[]} [files] */
 	async open(files = []) {
-		const { dialog, page, agent } = this;
-		if (!dialog.open) dialog.showModal();
-		this.task.focus();
-		await this.addFiles(files);
+		const {dialog, page, agent} = this
+		if (!dialog.open) dialog.showModal()
+		this.task.focus()
+		await this.addFiles(files)
 		await attempt(this.problem, "The agents cannot be listed.", async () => {
-			const answer = await page.client.call("agents_list");
-			const agents = /** @type {AgentChoice[]} */ (answer.agents);
+			const answer = await page.client.call("agents_list")
+			const agents = /** @type {AgentChoice[]} */ (answer.agents)
 			fill(
 				agent,
-				agents.map(({ id, name }) => h("option", { value: id }, name ? `${safeLine(name)} (${id})` : id)),
-			);
-		});
+				agents.map(({id, name}) => h("option", {value: id}, name ? `${safeLine(name)} (${id})` : id)),
+			)
+		})
 	}
 
 	/** @param {File[]} files */
 	async addFiles(files) {
-		await attempt(this.problem, "", () => this.files.add(files));
+		await attempt(this.problem, "", () => this.files.add(files))
 	}
 
 	async spawn() {
-		const { page, task, agent, label, model, files, start, dialog } = this;
-		if (start.disabled) return;
-		if (task.value.trim() === "") return task.focus();
-		start.disabled = true;
+		const {page, task, agent, label, model, files, start, dialog} = this
+		if (start.disabled) return
+		if (task.value.trim() === "") return task.focus()
+		start.disabled = true
 		await attempt(this.problem, "The task was not started.", async () => {
-			const { status, error, childSessionKey } = await page.client.call("sessions_spawn", {
+			const {status, error, childSessionKey} = await page.client.call("sessions_spawn", {
 				task: task.value,
-				...(agent.value && { agentId: agent.value }),
-				...(label.value.trim() && { label: label.value.trim() }),
-				...(model.value.trim() && { model: model.value.trim() }),
-				...(files.files.length > 0 && { attachments: files.attachments }),
-			});
-			if (status !== "accepted") throw new Error(error);
-			task.value = label.value = "";
-			files.clear();
-			dialog.close();
-			if (childSessionKey) page.open(childSessionKey);
-		});
-		start.disabled = false;
+				...(agent.value && {agentId: agent.value}),
+				...(label.value.trim() && {label: label.value.trim()}),
+				...(model.value.trim() && {model: model.value.trim()}),
+				...(files.files.length > 0 && {attachments: files.attachments}),
+			})
+			if (status !== "accepted") throw new Error(error)
+			task.value = label.value = ""
+			files.clear()
+			dialog.close()
+			if (childSessionKey) page.open(childSessionKey)
+		})
+		start.disabled = false
 	}
 }
 
-customElements.define("spawn-form", SpawnForm);
+customElements.define("spawn-form", SpawnForm)

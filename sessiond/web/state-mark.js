@@ -1,5 +1,5 @@
-import { h, svg } from "./element.js";
-import { STATE_WORDS } from "./session-state.js";
+import {h, svg} from "./element.js"
+import {STATE_WORDS} from "./session-state.js"
 
 /** Within a square of 12: the path, and whether it is filled. @type {Record<SessionState, [string, string]>} */
 const SHAPES = {
@@ -10,17 +10,17 @@ const SHAPES = {
 	aborted: ["M2.5 2.5h7v7h-7Z", "full"],
 	done: ["M1.5 6.5 4.5 9.5 10.5 2.5", "stroke"],
 	idle: ["M3.5 6a2.5 2.5 0 1 0 5 0 2.5 2.5 0 1 0-5 0", "hollow"],
-};
+}
 
 /** @param {SessionState} state @param {boolean} [withWord] */
 export function stateMark(state, withWord = false) {
-	const [d, kind] = SHAPES[state];
-	const shape = svg("path", { d, class: kind });
-	const drawing = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, shape);
+	const [d, kind] = SHAPES[state]
+	const shape = svg("path", {d, class: kind})
+	const drawing = svg("svg", {viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true"}, shape)
 	return h(
 		"span",
-		{ class: `state-mark ${state}` },
+		{class: `state-mark ${state}`},
 		drawing,
 		h(withWord ? "span.word" : "span.unseen", {}, STATE_WORDS[state]),
-	);
+	)
 }

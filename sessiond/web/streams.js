@@ -1,226 +1,226 @@
 /** The streams of a page: each is opened anew until it is stopped, paused or refused. */
 
-import { CallError } from "./call-error.js";
+import {CallError} from "./call-error.js"
 
 /** The daemon sends something every 15 seconds: a silent stream is dead. */
-const SILENCE_MS = 40_000;
-const FIRST_DELAY_MS = 50; // systemd restarts a killed daemon in about 0.2 s
-const MAX_DELAY_MS = 2000;
+const SILENCE_MS = 40_000
+const FIRST_DELAY_MS = 50 // systemd restarts a killed daemon in about 0.2 s
+const MAX_DELAY_MS = 2000
 
 export class Streams {
 	/** @type {Set<AbortController>} */
-	#open = new Set();
+	#open = new Set()
 	/** @type {Set<() => void>} */
-	#waiting = new Set();
+	#waiting = new Set()
 	/** @type {Promise<void> | null} */
-	#paused = null;
-	#unpause = () => {};
-	#isClosed = false;
-	#request;
-	#onState;
-	#awayMs;
+	#paused = null
+	#unpause = () => {}
+	#isClosed = false
+	#request
+	#onState
+	#awayMs
 
 	/** @param {Requester} request @param {(state: ConnectionState) => void} onState @param {number} awayMs */
 	constructor(request, onState, awayMs) {
-		this.#request = request;
-		this.#onState = onState;
-		this.#awayMs = awayMs;
+		this.#request = request
+		this.#onState = onState
+		this.#awayMs = awayMs
 	}
 
 	/** @param {StreamFollower} follower */
 	follow(follower) {
-		const stopped = new AbortController();
-		void this.#run(follower, stopped.signal);
-		return () => stopped.abort();
+		const stopped = new AbortController()
+		void this.#run(follower, stopped.signal)
+		return () => stopped.abort()
 	}
 
 	pause() {
 		this.#paused ??= new Promise((resolve) => {
-			this.#unpause = resolve;
-		});
-		for (const stream of this.#open) stream.abort();
+			this.#unpause = resolve
+		})
+		for (const stream of this.#open) stream.abort()
 	}
 
 	resume() {
-		this.#paused = null;
-		this.#unpause();
-		this.retry();
+		this.#paused = null
+		this.#unpause()
+		this.retry()
 	}
 
 	close() {
-		this.#isClosed = true;
-		for (const stream of this.#open) stream.abort();
-		this.resume();
+		this.#isClosed = true
+		for (const stream of this.#open) stream.abort()
+		this.resume()
 	}
 
 	retry() {
-		for (const wake of [...this.#waiting]) wake();
+		for (const wake of [...this.#waiting]) wake()
 	}
 
 	/** Until `retry` at most. @param {number} ms @param {AbortSignal} [signal] */
 	async wait(ms, signal) {
-		signal?.throwIfAborted();
+		signal?.throwIfAborted()
 		await new Promise((/** @type {(value?: unknown) => void} */ resolve) => {
 			const wake = () => {
-				clearTimeout(timer);
-				signal?.removeEventListener("abort", wake);
-				this.#waiting.delete(wake);
-				resolve();
-			};
-			const timer = setTimeout(wake, ms);
-			signal?.addEventListener("abort", wake);
-			this.#waiting.add(wake);
-		});
-		signal?.throwIfAborted();
+				clearTimeout(timer)
+				signal?.removeEventListener("abort", wake)
+				this.#waiting.delete(wake)
+				resolve()
+			}
+			const timer = setTimeout(wake, ms)
+			signal?.addEventListener("abort", wake)
+			this.#waiting.add(wake)
+		})
+		signal?.throwIfAborted()
 	}
 
 	/** @param {StreamFollower} follower @param {AbortSignal} stopped */
 	async #run(follower, stopped) {
-		let backoff = new Backoff();
-		let lostAt = 0;
+		let backoff = new Backoff()
+		let lostAt = 0
 		const onLive = () => {
-			backoff = new Backoff();
-			lostAt = 0;
-			if (follower.isMain) this.#onState("live");
-		};
+			backoff = new Backoff()
+			lostAt = 0
+			if (follower.isMain) this.#onState("live")
+		}
 		while (!stopped.aborted && !this.#isClosed) {
 			if (this.#paused) {
-				await this.#paused;
-				lostAt = 0;
-				continue;
+				await this.#paused
+				lostAt = 0
+				continue
 			}
-			const error = await this.#read(follower, stopped, onLive);
-			if (stopped.aborted) return;
-			if (this.#paused && !this.#isClosed) continue;
+			const error = await this.#read(follower, stopped, onLive)
+			if (stopped.aborted) return
+			if (this.#paused && !this.#isClosed) continue
 			if (error?.isLasting) {
-				follower.onError?.(error);
-				return;
+				follower.onError?.(error)
+				return
 			}
-			if (this.#isClosed) break;
-			lostAt ||= Date.now();
-			if (follower.isMain) this.#onState(Date.now() - lostAt < this.#awayMs ? "reconnecting" : "away");
-			await this.wait(Math.max(backoff.next(), error?.retryAfterMs ?? 0), stopped).catch(() => {});
+			if (this.#isClosed) break
+			lostAt ||= Date.now()
+			if (follower.isMain) this.#onState(Date.now() - lostAt < this.#awayMs ? "reconnecting" : "away")
+			await this.wait(Math.max(backoff.next(), error?.retryAfterMs ?? 0), stopped).catch(() => {})
 		}
-		if (!stopped.aborted) follower.onError?.(new CallError(-32001, "unauthenticated", "This page was closed."));
+		if (!stopped.aborted) follower.onError?.(new CallError(-32001, "unauthenticated", "This page was closed."))
 	}
 
 	/** @param {StreamFollower} follower @param {AbortSignal} stopped @param {() => void} onLive */
 	async #read(follower, stopped, onLive) {
-		const stream = new AbortController();
-		const end = () => stream.abort();
-		stopped.addEventListener("abort", end);
-		this.#open.add(stream);
-		let timer = setTimeout(end, SILENCE_MS);
+		const stream = new AbortController()
+		const end = () => stream.abort()
+		stopped.addEventListener("abort", end)
+		this.#open.add(stream)
+		let timer = setTimeout(end, SILENCE_MS)
 		const onAlive = () => {
-			clearTimeout(timer);
-			timer = setTimeout(end, SILENCE_MS);
-		};
+			clearTimeout(timer)
+			timer = setTimeout(end, SILENCE_MS)
+		}
 		try {
-			const { path, headers } = follower.request();
-			const response = await this.#request(path, { ...headers, Accept: "text/event-stream" }, stream.signal);
+			const {path, headers} = follower.request()
+			const response = await this.#request(path, {...headers, Accept: "text/event-stream"}, stream.signal)
 			// Another program may have the port.
-			const isStream = response.headers.get("content-type")?.startsWith("text/event-stream");
-			if (!isStream || !response.body) return CallError.away(null);
-			onLive();
-			for await (const { name, data } of readEvents(response.body, onAlive)) {
-				const parsed = JSON.parse(data);
-				if (name === "error") return new CallError(0, parsed.error.type, parsed.error.message, parsed.error);
-				await follower.onEvent(name, parsed);
-				if (stream.signal.aborted) return null;
+			const isStream = response.headers.get("content-type")?.startsWith("text/event-stream")
+			if (!isStream || !response.body) return CallError.away(null)
+			onLive()
+			for await (const {name, data} of readEvents(response.body, onAlive)) {
+				const parsed = JSON.parse(data)
+				if (name === "error") return new CallError(0, parsed.error.type, parsed.error.message, parsed.error)
+				await follower.onEvent(name, parsed)
+				if (stream.signal.aborted) return null
 			}
-			return null;
+			return null
 		} catch (error) {
-			if (error instanceof CallError) return error;
+			if (error instanceof CallError) return error
 			// A fault of a handler is not to be hidden.
-			if (!stream.signal.aborted) reportError(error);
-			return null;
+			if (!stream.signal.aborted) reportError(error)
+			return null
 		} finally {
-			clearTimeout(timer);
-			stopped.removeEventListener("abort", end);
-			this.#open.delete(stream);
-			stream.abort();
+			clearTimeout(timer)
+			stopped.removeEventListener("abort", end)
+			this.#open.delete(stream)
+			stream.abort()
 		}
 	}
 }
 
 /** Shortened at random: pages do not come back all at once. */
 export class Backoff {
-	#attempt = 0;
+	#attempt = 0
 
 	next() {
-		const delay = Math.min(FIRST_DELAY_MS * 2 ** Math.min(this.#attempt, 16), MAX_DELAY_MS);
-		this.#attempt += 1;
-		return delay * (0.5 + Math.random() / 2);
+		const delay = Math.min(FIRST_DELAY_MS * 2 ** Math.min(this.#attempt, 16), MAX_DELAY_MS)
+		this.#attempt += 1
+		return delay * (0.5 + Math.random() / 2)
 	}
 }
 
 /** @param {unknown} error */
 function reportError(error) {
 	setTimeout(() => {
-		throw error;
-	});
+		throw error
+	})
 }
 
 /** Of Server-Sent Events: `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
 export class EventParser {
 	/** @type {string[]} */
-	#line = [];
-	#name = "";
+	#line = []
+	#name = ""
 	/** @type {string[]} */
-	#data = [];
+	#data = []
 
 	/** @param {string} chunk */
 	push(chunk) {
 		/** @type {ServerEvent[]} */
-		const events = [];
-		let start = 0;
+		const events = []
+		let start = 0
 		for (let end = chunk.indexOf("\n"); end >= 0; end = chunk.indexOf("\n", start)) {
 			// A message may be megabytes: its parts are joined once.
-			this.#line.push(chunk.slice(start, end));
-			const line = this.#line.join("");
-			this.#line = [];
-			start = end + 1;
-			const event = this.#take(line.endsWith("\r") ? line.slice(0, -1) : line);
-			if (event) events.push(event);
+			this.#line.push(chunk.slice(start, end))
+			const line = this.#line.join("")
+			this.#line = []
+			start = end + 1
+			const event = this.#take(line.endsWith("\r") ? line.slice(0, -1) : line)
+			if (event) events.push(event)
 		}
-		if (start < chunk.length) this.#line.push(chunk.slice(start));
-		return events;
+		if (start < chunk.length) this.#line.push(chunk.slice(start))
+		return events
 	}
 
 	/** @param {string} line */
 	#take(line) {
-		if (line === "") return this.#dispatch();
-		const colon = line.indexOf(":");
-		const field = colon < 0 ? line : line.slice(0, colon);
-		const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
-		if (field === "event") this.#name = value;
-		else if (field === "data") this.#data.push(value);
-		return null;
+		if (line === "") return this.#dispatch()
+		const colon = line.indexOf(":")
+		const field = colon < 0 ? line : line.slice(0, colon)
+		const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1)
+		if (field === "event") this.#name = value
+		else if (field === "data") this.#data.push(value)
+		return null
 	}
 
 	#dispatch() {
-		const event = { name: this.#name || "message", data: this.#data.join("\n") };
-		const isEvent = this.#data.length > 0;
-		this.#name = "";
-		this.#data = [];
-		return isEvent ? event : null;
+		const event = {name: this.#name || "message", data: this.#data.join("\n")}
+		const isEvent = this.#data.length > 0
+		this.#name = ""
+		this.#data = []
+		return isEvent ? event : null
 	}
 }
 
 /** `onAlive` is called for comments, too. @param {ReadableStream<Uint8Array>} body @param {() => void} [onAlive] */
 export async function* readEvents(body, onAlive = () => {}) {
-	const parser = new EventParser();
-	const decoder = new TextDecoder();
-	const reader = body.getReader();
+	const parser = new EventParser()
+	const decoder = new TextDecoder()
+	const reader = body.getReader()
 	try {
 		for (;;) {
 			// A lost connection is an end like any other.
-			const { done, value } = await reader.read().catch(() => ({ done: true, value: undefined }));
-			if (done) return;
-			onAlive();
-			yield* parser.push(decoder.decode(value, { stream: true }));
+			const {done, value} = await reader.read().catch(() => ({done: true, value: undefined}))
+			if (done) return
+			onAlive()
+			yield* parser.push(decoder.decode(value, {stream: true}))
 		}
 	} finally {
-		await reader.cancel().catch(() => {});
+		await reader.cancel().catch(() => {})
 	}
 }

@@ -1,250 +1,250 @@
 /** A transcript on the screen. What is read stays where it is; who is at the end stays there. */
 
-import { button, fill, h, keepChildren, nextFrame } from "./element.js";
-import { formatDay, formatDuration, formatMoment, formatPlural } from "./format.js";
-import { LiveText } from "./live-text.js";
-import { MessageView } from "./message-view.js";
-import { safeLine, safeText } from "./plain-text.js";
-import { problemNote } from "./problem-note.js";
-import { stateOf } from "./session-state.js";
-import { stateMark } from "./state-mark.js";
-import { TranscriptFeed } from "./transcript-feed.js";
-import { piecesOf } from "./transcript-pieces.js";
+import {button, fill, h, keepChildren, nextFrame} from "./element.js"
+import {formatDay, formatDuration, formatMoment, formatPlural} from "./format.js"
+import {LiveText} from "./live-text.js"
+import {MessageView} from "./message-view.js"
+import {safeLine, safeText} from "./plain-text.js"
+import {problemNote} from "./problem-note.js"
+import {stateOf} from "./session-state.js"
+import {stateMark} from "./state-mark.js"
+import {TranscriptFeed} from "./transcript-feed.js"
+import {piecesOf} from "./transcript-pieces.js"
 
-const AT_END_PX = 48;
-const EDGE_PX = 1200;
-const MARKERS = { compaction: "The conversation was summed up here", rewind: "The conversation went back to here" };
+const AT_END_PX = 48
+const EDGE_PX = 1200
+const MARKERS = {compaction: "The conversation was summed up here", rewind: "The conversation went back to here"}
 
 export class TranscriptView extends HTMLElement {
 	/** @param {PageContext} page */
 	constructor(page) {
-		super();
-		this.page = page;
+		super()
+		this.page = page
 		/** @type {TranscriptFeed | null} */
-		this.feed = null;
-		this.older = h("div.edge");
-		this.pieces = h("div.pieces");
-		this.live = new LiveText();
-		this.newer = h("div.edge");
-		this.content = h("div.content", {}, this.older, this.pieces, this.live, this.newer);
+		this.feed = null
+		this.older = h("div.edge")
+		this.pieces = h("div.pieces")
+		this.live = new LiveText()
+		this.newer = h("div.edge")
+		this.content = h("div.content", {}, this.older, this.pieces, this.live, this.newer)
 		this.scroller = h(
 			"div",
-			{ class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled() },
+			{class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled()},
 			this.content,
-		);
-		this.pill = button("", () => this.toEnd(), { class: "pill", hidden: true });
-		this.append(this.scroller, this.pill);
+		)
+		this.pill = button("", () => this.toEnd(), {class: "pill", hidden: true})
+		this.append(this.scroller, this.pill)
 		for (const moved of ["wheel", "pointerdown", "keydown"])
-			this.scroller.addEventListener(moved, () => (this.found = undefined), { passive: true });
-		const grown = new ResizeObserver(() => this.settle());
-		grown.observe(this.content);
-		grown.observe(this.scroller);
-		this.isFollowing = true;
+			this.scroller.addEventListener(moved, () => (this.found = undefined), {passive: true})
+		const grown = new ResizeObserver(() => this.settle())
+		grown.observe(this.content)
+		grown.observe(this.scroller)
+		this.isFollowing = true
 		/** In sight until the reader moves: what is above it grows. @type {HTMLElement | undefined} */
-		this.found = undefined;
-		this.wasLive = false;
+		this.found = undefined
+		this.wasLive = false
 		// The newest message when the reader left the end; 0 before anything was read.
-		this.seenSeq = 0;
+		this.seenSeq = 0
 		/** @type {MessageActions} */
 		this.actions = {
 			linkTo: (key, props) => page.linkTo(key, props),
-			raw: ({ entry }) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
-			whole: ({ entry }) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
-		};
+			raw: ({entry}) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
+			whole: ({entry}) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
+		}
 	}
 
 	/** @param {string} key @param {string} [cursor] */
 	show(key, cursor) {
-		this.close();
-		const feed = new TranscriptFeed(this.page.client, key, nextFrame);
-		this.feed = feed;
-		this.isFollowing = true;
-		this.follow(cursor === undefined);
-		fill(this.older, h("p.hint", {}, "Reading …"));
-		feed.addEventListener("change", () => this.render());
-		feed.addEventListener("live", () => this.renderLive());
-		feed.addEventListener("problem", () => this.showProblem(feed.problem));
+		this.close()
+		const feed = new TranscriptFeed(this.page.client, key, nextFrame)
+		this.feed = feed
+		this.isFollowing = true
+		this.follow(cursor === undefined)
+		fill(this.older, h("p.hint", {}, "Reading …"))
+		feed.addEventListener("change", () => this.render())
+		feed.addEventListener("live", () => this.renderLive())
+		feed.addEventListener("problem", () => this.showProblem(feed.problem))
 		return feed
 			.open(cursor)
-			.then(() => cursor !== undefined && requestAnimationFrame(() => this.feed === feed && this.flashLast()));
+			.then(() => cursor !== undefined && requestAnimationFrame(() => this.feed === feed && this.flashLast()))
 	}
 
 	readQuestions() {
-		this.feed?.readQuestions().catch(() => {});
+		this.feed?.readQuestions().catch(() => {})
 	}
 
 	close() {
-		this.feed?.stop();
-		this.feed = null;
-		this.found = undefined;
-		keepPieces(this.pieces, [], this);
-		this.live.show("", []);
-		fill(this.newer);
+		this.feed?.stop()
+		this.feed = null
+		this.found = undefined
+		keepPieces(this.pieces, [], this)
+		this.live.show("", [])
+		fill(this.newer)
 	}
 
 	render() {
-		const { feed, page } = this;
-		if (!feed?.isReady) return;
-		const children = page.list.rows.childrenOf(feed.key).map((row) => ({ key: page.list.rows.keyOf(row), row }));
-		const row = page.list.rows.get(feed.key);
-		const isLive = row !== undefined && stateOf(row) === "running";
-		if (!isLive && row !== undefined) feed.endLive();
-		if (this.wasLive && !isLive) this.load(() => feed.readEndings());
-		this.wasLive = isLive;
+		const {feed, page} = this
+		if (!feed?.isReady) return
+		const children = page.list.rows.childrenOf(feed.key).map((row) => ({key: page.list.rows.keyOf(row), row}))
+		const row = page.list.rows.get(feed.key)
+		const isLive = row !== undefined && stateOf(row) === "running"
+		if (!isLive && row !== undefined) feed.endLive()
+		if (this.wasLive && !isLive) this.load(() => feed.readEndings())
+		this.wasLive = isLive
 		this.keepPlace(() => {
-			keepPieces(this.pieces, piecesOf(feed.shown, { isLive, children, questions: feed.questions }), this);
-			this.renderEdges();
-		});
-		this.renderLive();
-		this.loadNear();
+			keepPieces(this.pieces, piecesOf(feed.shown, {isLive, children, questions: feed.questions}), this)
+			this.renderEdges()
+		})
+		this.renderLive()
+		this.loadNear()
 	}
 
 	renderEdges() {
-		const { feed } = this;
-		if (!feed) return;
-		const { shown } = feed;
+		const {feed} = this
+		if (!feed) return
+		const {shown} = feed
 		const notes = [
 			feed.isRedacted && "Secrets are masked.",
 			feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`,
-		];
-		const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning.";
-		const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : "";
-		fill(this.older, h("p.hint", {}, [first, ...notes].filter(Boolean).join(" ")));
-		fill(this.newer, shown.isAtEnd ? null : h("p.hint", {}, "Reading …"));
-		this.renderPill();
+		]
+		const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning."
+		const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : ""
+		fill(this.older, h("p.hint", {}, [first, ...notes].filter(Boolean).join(" ")))
+		fill(this.newer, shown.isAtEnd ? null : h("p.hint", {}, "Reading …"))
+		this.renderPill()
 	}
 
 	renderPill() {
-		const { pill, feed, isFollowing } = this;
-		if (!feed) return;
-		const far = !feed.shown.isAtEnd || (!isFollowing && this.below >= AT_END_PX);
-		const beyond = feed.shown.newestSeq - (this.seenSeq || feed.shown.newestSeq);
-		pill.hidden = !far || feed.shown.entries.length === 0;
-		pill.textContent = beyond > 0 ? `${formatPlural(beyond, "new message")} ↓` : "To the end ↓";
+		const {pill, feed, isFollowing} = this
+		if (!feed) return
+		const far = !feed.shown.isAtEnd || (!isFollowing && this.below >= AT_END_PX)
+		const beyond = feed.shown.newestSeq - (this.seenSeq || feed.shown.newestSeq)
+		pill.hidden = !far || feed.shown.entries.length === 0
+		pill.textContent = beyond > 0 ? `${formatPlural(beyond, "new message")} ↓` : "To the end ↓"
 	}
 
 	renderLive() {
-		const { feed } = this;
+		const {feed} = this
 		if (feed)
-			this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : []);
+			this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : [])
 	}
 
 	/** @param {() => void} change */
 	keepPlace(change) {
-		const { scroller } = this;
+		const {scroller} = this
 		if (this.isFollowing || this.found) {
-			change();
-			return this.settle();
+			change()
+			return this.settle()
 		}
-		const top = topOf(scroller);
+		const top = topOf(scroller)
 		// A day or a gap goes when older messages come before it.
-		const messages = [...this.pieces.querySelectorAll("message-view")];
-		const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top);
-		const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({ message, before: topOf(message) }));
-		change();
-		const anchor = seen.find(({ message }) => message.isConnected);
-		if (anchor) scroller.scrollTop += topOf(anchor.message) - anchor.before;
+		const messages = [...this.pieces.querySelectorAll("message-view")]
+		const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top)
+		const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({message, before: topOf(message)}))
+		change()
+		const anchor = seen.find(({message}) => message.isConnected)
+		if (anchor) scroller.scrollTop += topOf(anchor.message) - anchor.before
 	}
 
 	settle() {
-		const { scroller, found } = this;
-		if (found) found.scrollIntoView({ block: found.offsetHeight > scroller.clientHeight ? "start" : "center" });
-		else if (this.isFollowing) scroller.scrollTop = scroller.scrollHeight;
-		this.renderPill();
+		const {scroller, found} = this
+		if (found) found.scrollIntoView({block: found.offsetHeight > scroller.clientHeight ? "start" : "center"})
+		else if (this.isFollowing) scroller.scrollTop = scroller.scrollHeight
+		this.renderPill()
 	}
 
 	get below() {
-		const { scroller } = this;
-		return scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+		const {scroller} = this
+		return scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight
 	}
 
 	scrolled() {
-		const { feed } = this;
-		if (!feed?.isReady) return;
-		this.follow(!this.found && feed.shown.isAtEnd && this.below < AT_END_PX);
-		this.renderPill();
-		this.loadNear();
+		const {feed} = this
+		if (!feed?.isReady) return
+		this.follow(!this.found && feed.shown.isAtEnd && this.below < AT_END_PX)
+		this.renderPill()
+		this.loadNear()
 	}
 
 	/** @param {boolean} isFollowing */
 	follow(isFollowing) {
-		const { feed } = this;
-		if (this.isFollowing && !isFollowing) this.seenSeq = feed?.shown.newestSeq ?? 0;
-		this.isFollowing = isFollowing;
-		if (feed) feed.isFollowed = isFollowing;
+		const {feed} = this
+		if (this.isFollowing && !isFollowing) this.seenSeq = feed?.shown.newestSeq ?? 0
+		this.isFollowing = isFollowing
+		if (feed) feed.isFollowed = isFollowing
 	}
 
 	/** It comes before one scrolls there. */
 	loadNear() {
-		const { feed } = this;
-		if (!feed?.isReady || feed.problem) return;
-		if (this.scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder());
-		else if (this.below < EDGE_PX) this.load(() => feed.loadNewer());
+		const {feed} = this
+		if (!feed?.isReady || feed.problem) return
+		if (this.scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder())
+		else if (this.below < EDGE_PX) this.load(() => feed.loadNewer())
 	}
 
 	/** @param {() => Promise<void>} what */
 	load(what) {
-		what().catch((problem) => this.showProblem(problem));
+		what().catch((problem) => this.showProblem(problem))
 	}
 
 	async toEnd() {
-		const { feed } = this;
-		if (!feed) return;
-		this.found = undefined;
-		this.follow(true);
-		if (!feed.shown.isAtEnd) await feed.open();
-		this.render();
-		this.scroller.focus({ preventScroll: true });
+		const {feed} = this
+		if (!feed) return
+		this.found = undefined
+		this.follow(true)
+		if (!feed.shown.isAtEnd) await feed.open()
+		this.render()
+		this.scroller.focus({preventScroll: true})
 	}
 
 	/** @param {1 | -1} direction */
 	async jump(direction) {
-		const { scroller, pieces, feed } = this;
+		const {scroller, pieces, feed} = this
 		const prompts = /** @type {HTMLElement[]} */ ([
 			...pieces.querySelectorAll("message-view:is(.from-user, .from-session)"),
-		]);
-		const focused = document.activeElement?.closest("message-view");
-		const edge = focused ? topOf(focused) : topOf(scroller) + 8;
-		const offset = (/** @type {HTMLElement} */ one) => (one === focused ? 0 : topOf(one) - edge);
-		const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8);
-		this.found = undefined;
+		])
+		const focused = document.activeElement?.closest("message-view")
+		const edge = focused ? topOf(focused) : topOf(scroller) + 8
+		const offset = (/** @type {HTMLElement} */ one) => (one === focused ? 0 : topOf(one) - edge)
+		const next = direction > 0 ? prompts.find((one) => offset(one) > 8) : prompts.findLast((one) => offset(one) < -8)
+		this.found = undefined
 		if (next) {
-			this.follow(false);
-			next.scrollIntoView({ block: "start" });
-			next.focus({ preventScroll: true });
-		} else if (direction > 0) await this.toEnd();
+			this.follow(false)
+			next.scrollIntoView({block: "start"})
+			next.focus({preventScroll: true})
+		} else if (direction > 0) await this.toEnd()
 		else if (feed?.shown.olderCursor) {
-			const { olderCursor } = feed.shown;
-			await feed.loadOlder().catch((problem) => feed.fail(problem));
+			const {olderCursor} = feed.shown
+			await feed.loadOlder().catch((problem) => feed.fail(problem))
 			// It is being read already, or failed.
-			if (feed !== this.feed || feed.shown.olderCursor === olderCursor) return;
-			this.render();
-			await this.jump(direction);
-		} else scroller.scrollTop = 0;
+			if (feed !== this.feed || feed.shown.olderCursor === olderCursor) return
+			this.render()
+			await this.jump(direction)
+		} else scroller.scrollTop = 0
 	}
 
 	flashLast() {
-		const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1));
-		if (!last) return;
-		last.classList.add("found");
-		this.found = last;
-		this.settle();
-		last.focus({ preventScroll: true });
-		if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve());
+		const last = /** @type {HTMLElement | undefined} */ ([...this.pieces.querySelectorAll("message-view")].at(-1))
+		if (!last) return
+		last.classList.add("found")
+		this.found = last
+		this.settle()
+		last.focus({preventScroll: true})
+		if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve())
 	}
 
 	/** @param {unknown} problem */
 	showProblem(problem) {
-		const { feed } = this;
+		const {feed} = this
 		fill(
 			this.newer,
-			problemNote(problem, { what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key) }),
-		);
+			problemNote(problem, {what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key)}),
+		)
 	}
 }
 
 /** @param {Element} element */
-const topOf = (element) => element.getBoundingClientRect().top;
+const topOf = (element) => element.getBoundingClientRect().top
 
 /** @param {Element} parent @param {Piece[]} pieces @param {TranscriptView} view */
 function keepPieces(parent, pieces, view) {
@@ -253,72 +253,72 @@ function keepPieces(parent, pieces, view) {
 		version: (piece) => piece.version,
 		build: (piece) => pieceElement(piece, view),
 		update: (node, piece) => {
-			if (piece.type === "message") node.show(piece);
-			else if (piece.type === "child") fill(node, ...childParts(piece, view));
-			else if (piece.type === "question") fill(node, ...questionParts(piece.question));
+			if (piece.type === "message") node.show(piece)
+			else if (piece.type === "child") fill(node, ...childParts(piece, view))
+			else if (piece.type === "question") fill(node, ...questionParts(piece.question))
 		},
-	});
+	})
 }
 
 /** @param {Piece} piece @param {TranscriptView} view */
 function pieceElement(piece, view) {
 	switch (piece.type) {
 		case "message":
-			return new MessageView(piece, view.actions).show(piece);
+			return new MessageView(piece, view.actions).show(piece)
 		case "day":
-			return h("div.day", {}, formatDay(piece.at, Date.now()));
+			return h("div.day", {}, formatDay(piece.at, Date.now()))
 		case "gap":
-			return h("div.gap", {}, `${formatDuration(piece.ms)} later`);
+			return h("div.gap", {}, `${formatDuration(piece.ms)} later`)
 		case "marker":
-			return h("div.gap", {}, MARKERS[/** @type {keyof typeof MARKERS} */ (piece.kind)] ?? piece.kind);
+			return h("div.gap", {}, MARKERS[/** @type {keyof typeof MARKERS} */ (piece.kind)] ?? piece.kind)
 		case "child":
-			return h("div.child", {}, childParts(piece, view));
+			return h("div.child", {}, childParts(piece, view))
 		case "question":
-			return h("div.run", { title: formatMoment(piece.at) }, questionParts(piece.question));
+			return h("div.run", {title: formatMoment(piece.at)}, questionParts(piece.question))
 		case "run":
 			return h(
 				"div",
-				{ class: `run ${piece.run.status}` },
+				{class: `run ${piece.run.status}`},
 				runSentence(piece.run),
 				piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null,
-			);
+			)
 	}
 }
 
 /** @param {Extract<Piece, {type: "child"}>} piece @param {TranscriptView} view */
-function childParts({ row, childKey }, view) {
-	return [stateMark(stateOf(row)), "Sub-agent ", view.page.linkTo(childKey)];
+function childParts({row, childKey}, view) {
+	return [stateMark(stateOf(row)), "Sub-agent ", view.page.linkTo(childKey)]
 }
 
 /** @param {Question} question */
-function questionParts({ title, options, status, answer: { optionId, by, note, reason } = {} }) {
+function questionParts({title, options, status, answer: {optionId, by, note, reason} = {}}) {
 	const words = {
 		open: "It waits for an answer",
 		answered: by === "owner" ? "You answered" : `${safeLine(by)} answered`,
 		expired: "Nobody answered in time",
 		withdrawn: "It was taken back",
 		policy: "The configuration answered",
-	};
-	const label = options?.find(({ id }) => id === optionId)?.label;
-	const said = [label, note, reason].filter(Boolean).map((text) => `: ${safeLine(text, 1000)}`);
+	}
+	const label = options?.find(({id}) => id === optionId)?.label
+	const said = [label, note, reason].filter(Boolean).map((text) => `: ${safeLine(text, 1000)}`)
 	return [
 		"Asked: ",
 		h("bdi", {}, safeLine(title ?? "A question")),
 		h("br"),
 		h("bdi", {}, words[/** @type {keyof typeof words} */ (status)], ...said),
-	];
+	]
 }
 
 /** @param {RunEnding} run */
-function runSentence({ status, error }) {
+function runSentence({status, error}) {
 	const words = {
 		error: "The run failed",
 		timeout: "The run took too long",
 		aborted: "The run was stopped",
 		ok: "The run ended without a reply",
-	};
-	const word = words[/** @type {keyof typeof words} */ (status)] ?? `The run ended as ${status}`;
-	return error ? `${word}: ${safeLine(error, 2000)}` : `${word}.`;
+	}
+	const word = words[/** @type {keyof typeof words} */ (status)] ?? `The run ended as ${status}`
+	return error ? `${word}: ${safeLine(error, 2000)}` : `${word}.`
 }
 
-customElements.define("transcript-view", TranscriptView);
+customElements.define("transcript-view", TranscriptView)
