@@ -183,9 +183,9 @@ class _RowSink(SseSink):
     async def complete_params(self, event: Event, params: dict[str, Any]) -> dict[str, Any]:
         row, session = params.get("row"), self.services.store.catalog.by_key.get(event.key)
         caller = self.stream.caller
-        if row is None or session is None or session.session_id != row.session_id or row.state == "running":
+        if row is None or session is None or session.session_id != row.session_id:
             return params
-        if not caller.has("read"):
+        if row.state in ("running", "waiting") or not caller.has("read"):
             return params
         (shown,) = await add_previews(self.services, caller, [row], [session])
         return {**params, "row": shown}

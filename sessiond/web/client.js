@@ -10,16 +10,7 @@ const AWAY_MS = 4000
 /** Longer than a restart takes. */
 const RECONNECT_MS = 10_000
 // They read, or set a given state.
-const REPEATABLE = new Set([
-	"agents_list",
-	"chat.history",
-	"questions.list",
-	"sessions_history",
-	"sessions_search",
-	"sessions.list",
-	"sessions.patch",
-	"sessions.usage",
-])
+const REPEATABLE = /[._](list|history|search|patch|usage)$/
 // The daemon carries them out once for each idempotency key.
 const KEYED = new Set(["chat.send", "sessions_spawn"])
 
@@ -47,7 +38,6 @@ export class Client extends EventTarget {
 		)
 	}
 
-	/** Event `state` at each change. */
 	get state() {
 		return this.#state
 	}
@@ -98,20 +88,22 @@ export class Client extends EventTarget {
 	}
 
 	/**
-	 * What does no harm twice is repeated for some seconds.
-	 * @param {string} method @param {Record<string, unknown>} [params] @param {{signal?: AbortSignal}} [options]
+	 * What does no harm twice is repeated for some seconds; with `isPatient` until the daemon is back.
+	 * @param {string} method @param {Record<string, unknown>} [params]
+	 * @param {{signal?: AbortSignal, isPatient?: boolean}} [options]
 	 */
-	async call(method, params = {}, {signal} = {}) {
+	async call(method, params = {}, {signal, isPatient} = {}) {
 		const backoff = new Backoff()
 		const until = Date.now() + RECONNECT_MS
 		const key = KEYED.has(method) && {idempotencyKey: `page-${crypto.randomUUID()}`}
 		const request = {jsonrpc: "2.0", id: 1, method, params: {...key, ...params}}
-		const isRepeatable = REPEATABLE.has(method) || KEYED.has(method)
+		const isRepeatable = REPEATABLE.test(method) || KEYED.has(method)
 		for (;;) {
 			try {
 				return (await this.#post("/rpc", request, signal)).result
 			} catch (error) {
-				if (!(isRepeatable && error instanceof CallError && error.isPassing) || Date.now() > until) throw error
+				if (!(isRepeatable && error instanceof CallError && error.isPassing)) throw error
+				if (Date.now() > until && !(isPatient && error.type === "away")) throw error
 				await this.#streams.wait(Math.max(backoff.next(), error.retryAfterMs ?? 0), signal)
 			}
 		}

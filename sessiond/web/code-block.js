@@ -25,14 +25,14 @@ export class CodeBlock extends HTMLElement {
 			),
 			pre,
 		)
-		if (isLong) this.append(showAll(text.length - MOST_SHOWN, () => appendAll(code, text)))
+		if (isLong) this.append(showAll(formatBytes(text.length - MOST_SHOWN), () => appendAll(code, text)))
 		return this
 	}
 }
 
-/** @param {number} more @param {() => void} show */
+/** @param {string} more @param {() => void} show */
 export function showAll(more, show) {
-	const line = h("p.cut", {}, `${formatBytes(more)} more. `)
+	const line = h("p.cut", {}, `${more} more. `)
 	line.append(
 		wordButton("Show all", () => {
 			line.remove()

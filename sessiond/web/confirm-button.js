@@ -34,5 +34,5 @@ export function confirmButton(label, question, act, props = {}) {
 		event.stopPropagation()
 		calm()
 	}
-	return button
+	return Object.assign(button, {calm})
 }

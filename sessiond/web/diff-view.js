@@ -1,5 +1,6 @@
+import {showAll} from "./code-block.js"
 import {copyButton} from "./copy-button.js"
-import {h, wordButton} from "./element.js"
+import {h} from "./element.js"
 import {countChanges, diffLines, foldKept, patchLines} from "./line-diff.js"
 import {safeLine, safeText} from "./plain-text.js"
 
@@ -30,18 +31,9 @@ export class DiffView extends HTMLElement {
 			),
 			shown,
 		)
-		if (lines.length > MOST_LINES) this.append(this.moreLine(lines, shown))
+		const show = () => shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement))
+		if (lines.length > MOST_LINES) this.append(showAll(`${lines.length - MOST_LINES} lines`, show))
 		return this
-	}
-
-	/** @param {DiffLine[]} lines @param {Element} shown */
-	moreLine(lines, shown) {
-		const show = () => {
-			shown.append(...lines.slice(MOST_LINES, MOST_LINES * 25).map(lineElement))
-			note.remove()
-		}
-		const note = h("p.cut", {}, `${lines.length - MOST_LINES} more lines. `, wordButton("Show all", show))
-		return note
 	}
 }
 

@@ -8,31 +8,34 @@ const MOST_BYTES = 10 * 1024 * 1024
 export class DroppedFiles extends HTMLElement {
 	constructor() {
 		super()
-		/** @type {Attachment[]} */
+		/** @type {File[]} */
 		this.files = []
 		this.hidden = true
 	}
 
-	/** @param {Iterable<File>} files */
-	async add(files) {
-		for (const file of files) {
-			const total = this.files.reduce((sum, {bytes}) => sum + bytes, file.size)
-			if (total > MOST_BYTES)
-				throw new Error(`${file.name} does not fit: all files together may have ${formatBytes(MOST_BYTES)}.`)
-			const content = await base64Of(file)
-			const type = file.type && {mimeType: file.type}
-			this.files.push({bytes: file.size, sent: {name: file.name, content, encoding: "base64", ...type}})
-		}
+	/** @param {File[]} files */
+	add(files) {
+		const wanted = [...this.files, ...files]
+		if (wanted.reduce((sum, {size}) => sum + size, 0) > MOST_BYTES)
+			throw new Error(`That does not fit: all files together may have ${formatBytes(MOST_BYTES)}.`)
+		this.files = wanted
 		this.render()
 	}
 
-	clear() {
-		this.files = []
+	/** @param {File[]} files */
+	leaveOut(files = this.files) {
+		this.files = this.files.filter((one) => !files.includes(one))
 		this.render()
 	}
 
-	get attachments() {
-		return this.files.map(({sent}) => sent)
+	async read() {
+		const sent = this.files.map(async (file) => ({
+			name: file.name,
+			content: await base64Of(file),
+			encoding: "base64",
+			...(file.type && {mimeType: file.type}),
+		}))
+		return sent.length > 0 && {attachments: await Promise.all(sent)}
 	}
 
 	render() {
@@ -43,21 +46,27 @@ export class DroppedFiles extends HTMLElement {
 		)
 	}
 
-	/** @param {Attachment} file */
+	/** @param {File} file */
 	item(file) {
-		const remove = () => {
-			this.files = this.files.filter((one) => one !== file)
-			this.render()
-		}
-		const name = safeLine(file.sent.name, 60)
+		const name = safeLine(file.name, 60)
 		return h(
 			"span.file",
 			{},
 			h("bdi", {}, name),
-			` ${formatBytes(file.bytes)} `,
-			wordButton("×", remove, {"aria-label": `Leave out ${name}`}),
+			` ${formatBytes(file.size)} `,
+			wordButton("×", () => this.leaveOut([file]), {"aria-label": `Leave out ${name}`}),
 		)
 	}
+}
+
+/** The same file may be chosen again. @param {(files: File[]) => void} take @param {Props} props */
+export function fileChooser(take, props) {
+	const chooser = h("input", {type: "file", multiple: true, ...props})
+	chooser.onchange = () => {
+		take([...(chooser.files ?? [])])
+		chooser.value = ""
+	}
+	return chooser
 }
 
 /** @param {File} file */

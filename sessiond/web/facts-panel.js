@@ -33,7 +33,11 @@ export class FactsPanel extends HTMLElement {
 		if (key === this.key) return
 		this.key = key
 		this.version = ""
-		fill(this.problem)
+		// What fails now is about another session.
+		const problem = h("div")
+		this.problem.replaceWith(problem)
+		this.problem = problem
+		fill(this.actions)
 		fill(this.graph)
 		this.render()
 	}
@@ -153,8 +157,7 @@ function factsOf(row) {
 		row.inputTokens || row.outputTokens
 			? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out`
 			: null
-	/** @type {[string, Child | Child[] | undefined][]} */
-	const facts = [
+	return /** @type {[string, Child | Child[]][]} */ ([
 		["State", stateMark(stateOf(row), true)],
 		["Title", row.label && row.title ? h("bdi", {}, safeLine(row.title)) : null],
 		["Task", row.task && row.task !== nameOf(row) ? h("bdi", {}, safeLine(row.task)) : null],
@@ -172,10 +175,7 @@ function factsOf(row) {
 		["Last message", h("time", {title: formatMoment(row.updatedAt)}, formatPast(row.updatedAt, now))],
 		["Key", path(row.key)],
 		["File", path(row.transcriptPath)],
-	]
-	return /** @type {[string, Child | Child[]][]} */ (
-		facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== 0)
-	)
+	]).filter(([, value]) => value)
 }
 
 customElements.define("facts-panel", FactsPanel)

@@ -3,7 +3,7 @@
 /** Returns what ends it. @param {Client} client @param {string} key @param {string} cursor @param {SessionFollower} follower */
 export function followSession(client, key, cursor, {onMessage, onDelta, onTool, onResync, onError}) {
 	const followed = new FollowedSession(cursor)
-	const path = `/sessions/${encodeURIComponent(key)}/history?follow=1`
+	const path = `/sessions/${encodeURIComponent(key)}/history?follow=1&soFar=1`
 	return client.follow({
 		isMain: false,
 		request: () => ({path, headers: {"Last-Event-ID": followed.cursor}}),

@@ -7,7 +7,6 @@ export class LiveText extends HTMLElement {
 	constructor() {
 		super()
 		this.text = ""
-		// Up to here the text stands as blocks.
 		this.built = 0
 		this.blocks = h("div")
 		this.rest = h("p", {dir: "auto"})

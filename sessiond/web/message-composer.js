@@ -1,14 +1,17 @@
 import {confirmButton} from "./confirm-button.js"
-import {DroppedFiles} from "./dropped-files.js"
+import {DroppedFiles, fileChooser} from "./dropped-files.js"
 import {button, fill, h, wordButton} from "./element.js"
 import {attempt, readOnlyNote} from "./problem-note.js"
 import {isLive} from "./session-state.js"
 
 export class MessageComposer extends HTMLElement {
-	/** @param {PageContext} page */
-	constructor(page) {
+	/** @param {PageContext} page @param {() => void} onSent */
+	constructor(page, onSent) {
 		super()
 		this.page = page
+		this.onSent = onSent
+		/** @type {Map<string, AbortController>} */
+		this.sending = new Map()
 		this.key = ""
 		/** @type {Row | undefined} */
 		this.row = undefined
@@ -24,24 +27,19 @@ export class MessageComposer extends HTMLElement {
 		this.sendButton = button("Send", () => this.send("chat.send"), {class: "primary"})
 		this.steerButton = button("Steer", () => this.send("sessions.steer"))
 		this.stopButton = confirmButton("Stop", "Stop the run?", () => this.stop())
-		this.chooser = h("input", {
-			type: "file",
-			multiple: true,
-			hidden: true,
-			"aria-label": "Choose files",
-			onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
-		})
-		const attach = wordButton("Attach", () => this.chooser.click())
+		const chooser = fileChooser((files) => this.addFiles(files), {hidden: true, "aria-label": "Choose files"})
+		const attach = wordButton("Attach", () => chooser.click())
 		this.form = h(
 			"div.form",
 			{},
 			this.problem,
 			this.files,
-			h("div.line", {}, this.text, attach, this.chooser, this.stopButton, this.steerButton, this.sendButton),
+			h("div.line", {}, this.text, attach, chooser, this.stopButton, this.steerButton, this.sendButton),
 			this.hint,
 		)
 		this.readOnly = readOnlyNote("send")
 		this.append(this.form, this.readOnly)
+		page.client.addEventListener("state", () => this.showState())
 	}
 
 	/** @param {string} key @param {Row | undefined} row */
@@ -50,8 +48,12 @@ export class MessageComposer extends HTMLElement {
 		if (key !== this.key) {
 			this.key = key
 			text.value = page.marks.draftOf(key)
-			this.files.clear()
-			fill(this.problem)
+			this.files.leaveOut()
+			// What fails now is about another session.
+			const problem = h("div")
+			this.problem.replaceWith(problem)
+			this.problem = problem
+			this.stopButton.calm()
 			this.fit()
 		}
 		this.row = row
@@ -61,9 +63,18 @@ export class MessageComposer extends HTMLElement {
 		this.steerButton.hidden = !live
 		this.stopButton.hidden = !live
 		text.placeholder = live ? "Send after this run, or steer it" : "Message"
-		this.hint.textContent = row?.readOnly
-			? `A message goes on in a copy of it; ${row.source} keeps the session as it is.`
-			: ""
+		this.showState()
+	}
+
+	showState() {
+		const {page, key, row, hint, sending, sendButton} = this
+		const sent = sending.get(`chat.send ${key}`)
+		sendButton.disabled = sent !== undefined
+		if (page.client.state === "away") {
+			const stop = sent && wordButton("Do not send it", () => sent.abort())
+			fill(hint, `The daemon is away. What you wrote is kept${sent ? " and sent when it is back. " : "."}`, stop)
+		} else if (row?.readOnly) fill(hint, `A message goes on in a copy of it; ${row.source} keeps the session as it is.`)
+		else fill(hint)
 	}
 
 	typed() {
@@ -85,25 +96,27 @@ export class MessageComposer extends HTMLElement {
 
 	/** @param {"chat.send" | "sessions.steer"} method */
 	async send(method) {
-		const {page, key, text, files, sendButton} = this
-		const message = text.value
-		if (message.trim() === "" || sendButton.disabled) return
-		const steer = method === "sessions.steer"
-		const params = steer
-			? {key, message}
-			: {sessionKey: key, message, ...(files.files.length > 0 && {attachments: files.attachments})}
-		sendButton.disabled = true
+		const {page, key, text, files, sending} = this
+		const [message, id] = [text.value, `${method} ${key}`]
+		if (message.trim() === "" || sending.has(id)) return
+		const [isSteer, sent, stopped] = [method === "sessions.steer", files.files, new AbortController()]
+		sending.set(id, stopped)
+		this.showState()
 		await attempt(this.problem, "The message was not sent.", async () => {
-			const answer = await page.client.call(method, params)
+			const params = isSteer ? {key, message} : {sessionKey: key, message, ...(await files.read())}
+			const answer = await page.client.call(method, params, {signal: stopped.signal, isPatient: !isSteer})
 			if (page.marks.draftOf(key) === message) page.marks.keepDraft(key, "")
 			// What was written or opened meanwhile stays.
 			if (this.key !== key) return
 			if (text.value === message) text.value = ""
-			if (!steer) files.clear()
+			if (!isSteer) files.leaveOut(sent)
 			this.typed()
 			if (answer.sessionKey && answer.sessionKey !== key) page.open(answer.sessionKey)
+			else this.onSent()
 		})
-		sendButton.disabled = false
+		sending.delete(id)
+		if (stopped.signal.aborted) fill(this.problem)
+		this.showState()
 	}
 
 	stop() {
@@ -112,8 +125,8 @@ export class MessageComposer extends HTMLElement {
 	}
 
 	/** @param {File[]} files */
-	async addFiles(files) {
-		await attempt(this.problem, "", () => this.files.add(files))
+	addFiles(files) {
+		void attempt(this.problem, "", async () => this.files.add(files))
 		this.text.focus()
 	}
 

@@ -210,7 +210,6 @@ function imageElement({mimeType, data}) {
 	const size = formatBytes(Math.floor((data.length * 3) / 4))
 	return folded("image", "Image", `${safeLine(mimeType, 40)} ${size}`, () => {
 		const image = h("img", {src: `data:${mimeType};base64,${data}`, alt: "An image in the conversation"})
-		// `h` gives no source to what is no picture.
 		return image.src ? image : h("p.hint", {}, "This image is of a kind that is not shown.")
 	})
 }

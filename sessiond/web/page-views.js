@@ -20,22 +20,25 @@ export class PageViews {
 		this.spawn = once(async () => new (await import("./spawn-form.js")).SpawnForm(page), document.body)
 		this.shown = ""
 		this.current = ""
+		/** @type {string | undefined} */
+		this.cursor = undefined
 		this.middle.append(this.session)
 		this.columns.append(this.middle, this.facts)
 		place("foot").append(new ConnectionState(page))
 		this.help = listen(this.shortcuts())
 		place("bar-buttons").append(...this.barButtons())
 		place("search-button").addEventListener("click", () => this.find())
-		page.addEventListener("open", () => this.route())
+		page.addEventListener("open", () => this.route(true))
 		page.list.addEventListener("change", () => this.showTitle())
-		addEventListener("hashchange", () => this.route())
+		addEventListener("popstate", () => this.route())
 		listenForFiles((files) => this.takeFiles(files))
 		this.route()
 		// Who presses Ctrl-K types on at once: not into the keys of the page.
 		requestIdleCallback(() => void this.search())
 	}
 
-	route() {
+	/** Who asks for a place again is led there again. */
+	route(isAsked = false) {
 		const {page, session, current} = this
 		const {view, key, cursor} = page.takeAddress()
 		if (view === "usage") {
@@ -44,8 +47,9 @@ export class PageViews {
 		}
 		this.current = key
 		// The graph reads several sessions: first the one that somebody waits for.
-		if (key !== current || cursor !== undefined)
+		if (key !== current || cursor !== this.cursor || (isAsked && cursor))
 			void session.show(key, cursor).then(() => this.facts.showGraph(key).catch(() => {}))
+		this.cursor = cursor
 		this.tree.select(key)
 		this.facts.show(key)
 		this.showTitle()
@@ -75,10 +79,8 @@ export class PageViews {
 	toQuestion() {
 		const [oldest] = this.page.list.questions.values()
 		if (!oldest) return
-		const focus = () => this.session.questions.focus()
-		if (this.current === oldest.sessionKey && this.shown !== "usage") focus()
-		else addEventListener("hashchange", focus, {once: true})
 		this.page.open(oldest.sessionKey)
+		this.session.questions.focus()
 	}
 
 	/** @param {File[]} files */

@@ -10,6 +10,8 @@ import {nameOf} from "./session-state.js"
 import {SessionTree} from "./session-tree.js"
 
 const MINUTE_MS = 60_000
+// A longer one fires at once.
+const LONGEST_TIMER_MS = 2 ** 31 - 1
 
 /** @param {string} id */
 export const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id))
@@ -32,7 +34,7 @@ async function begin() {
 		client.pause()
 		client.resume()
 	}
-	setTimeout(reopen, (client.caller.expiresAt ?? 0) - Date.now())
+	setTimeout(reopen, Math.min((client.caller.expiresAt ?? Infinity) - Date.now(), LONGEST_TIMER_MS))
 	setInterval(() => !document.hidden && list.tell(), MINUTE_MS)
 	const showRest = async () => {
 		if (client.state === "refused" && list.rows.size === 0) return askToSignIn({type: "unauthenticated"})
@@ -79,25 +81,14 @@ function askToSignIn(problem) {
 		h("h1", {}, "sessiond"),
 		h("p", {}, "This page opens with a code that is good once, for 30 seconds. Ask for one in a terminal:"),
 		h("pre", {}, "sessiond web"),
-		h(
-			"p.hint",
-			{},
-			"It reads. ",
-			h("code", {}, "--write"),
-			" may send, spawn and answer, ",
-			h("code", {}, "--admin"),
-			" may do everything.",
-		),
+		h("p.hint", {}, "It reads. With --write it may send, spawn and answer, with --admin do everything."),
 		problemNote(problem, how),
 	)
 	fill(place("columns"), note)
 }
 
-/** Tells `open`: a session at another place than its address says. */
+/** Tells `open`: a session, perhaps at a place in it, to which one finds back as to any page. */
 export class PageContext extends EventTarget {
-	/** @type {string | undefined} */
-	#cursor
-
 	/** @param {Client} client @param {SessionList} list @param {ReadingMarks} marks */
 	constructor(client, list, marks) {
 		super()
@@ -113,11 +104,11 @@ export class PageContext extends EventTarget {
 
 	/** @param {string} key @param {string} [cursor] */
 	open(key, cursor) {
-		this.#cursor = cursor
-		if (!this.list.rows.get(key)) this.list.fetchRow(key).catch(() => {})
-		const before = location.hash
-		this.go(`session/${encodeURIComponent(key)}`)
-		if (location.hash === before) this.dispatchEvent(new Event("open"))
+		if (!this.list.rows.get(key)) this.list.find(key).catch(() => {})
+		const address = `#/session/${encodeURIComponent(key)}`
+		const state = cursor ?? null
+		if (location.hash !== address || history.state !== state) history.pushState(state, "", address)
+		this.dispatchEvent(new Event("open"))
 	}
 
 	/** @param {string} address */
@@ -127,9 +118,7 @@ export class PageContext extends EventTarget {
 
 	takeAddress() {
 		const [, view = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(location.hash) ?? []
-		const cursor = this.#cursor
-		this.#cursor = undefined
-		return {view, key: view === "session" ? decoded(rest) : "", cursor}
+		return {view, key: view === "session" ? decoded(rest) : "", cursor: history.state ?? undefined}
 	}
 
 	/** @param {string} key @param {Props} [props] */

@@ -54,8 +54,8 @@ class QuestionCard extends HTMLElement {
 		if (this.isAnswering) return
 		this.isAnswering = true
 		await attempt(this.problem, "It was not answered.", async () => {
-			await page.client.call("questions.answer", {id, optionId, note: note.value.trim() || null})
 			this.among.answered = this.contains(document.activeElement)
+			await page.client.call("questions.answer", {id, optionId, note: note.value.trim() || null})
 			page.list.closeQuestion(id)
 		})
 		this.isAnswering = false

@@ -1,20 +1,15 @@
-/** @type {Record<string, (id: string) => string[]>} */
-const COMMANDS = {
-	claude: (id) => ["claude", "--resume", id],
-	codex: (id) => ["codex", "resume", id],
-	gemini: (id) => ["gemini", "--resume", id],
-	opencode: (id) => ["opencode", "--session", id],
-	pi: (id) => ["pi", "--session", id],
-}
+/** @type {Record<string, string>} */
+const WORDS = {claude: "--resume", codex: "resume", gemini: "--resume", opencode: "--session", pi: "--session"}
 
 /** @param {Row} row */
 export function resumeCommand(row) {
-	const command = row.nativeId === undefined ? undefined : COMMANDS[row.source]?.(row.nativeId)
-	if (command === undefined) return row.source === "sessiond" ? `sessiond send ${quoted(row.key)} "..."` : null
+	const {source, nativeId} = row
+	if (source === "sessiond") return `sessiond send ${quoted(row.key)} "..."`
+	if (nativeId === undefined || !Object.hasOwn(WORDS, source)) return null
 	// Pasted, they would end the paste or the line.
-	if (/\p{Cc}/u.test(`${row.nativeId}${row.cwd}`)) return null
+	if (/\p{Cc}/u.test(`${nativeId}${row.cwd}`)) return null
 	const there = row.cwd ? `cd ${quoted(row.cwd)} && ` : ""
-	return there + command.map(quoted).join(" ")
+	return `${there}${source} ${WORDS[source]} ${quoted(nativeId)}`
 }
 
 /** @param {string} word */

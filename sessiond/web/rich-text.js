@@ -1,5 +1,6 @@
 import {appendAll, CodeBlock, MOST_SHOWN, showAll} from "./code-block.js"
 import {h} from "./element.js"
+import {formatBytes} from "./format.js"
 import {blocksOf, spansOf} from "./markup.js"
 import {cut, safeAddress, safeText} from "./plain-text.js"
 
@@ -14,7 +15,7 @@ export class RichText extends HTMLElement {
 		const plain = h("p", {dir: "auto"}, safeText(cut(text, MOST_SHOWN)))
 		this.replaceChildren(
 			plain,
-			showAll(text.length - MOST_SHOWN, () => appendAll(plain, text)),
+			showAll(formatBytes(text.length - MOST_SHOWN), () => appendAll(plain, text)),
 		)
 		return this
 	}

@@ -68,23 +68,20 @@ export class SessionList extends EventTarget {
 
 	async loadOlder() {
 		if (this.olderCursor === null) return
-		const page = await this.page(this.olderCursor)
-		for (const row of page.rows) this.rows.put(row)
-		this.olderCursor = page.next
+		try {
+			const page = await this.page(this.olderCursor)
+			for (const row of page.rows) this.rows.put(row)
+			this.olderCursor = page.next
+			this.problem = null
+		} catch (problem) {
+			this.problem = problem
+		}
 		this.tell()
 	}
 
-	/** @param {string} search @param {AbortSignal} signal */
+	/** @param {string} search @param {AbortSignal} [signal] */
 	async find(search, signal) {
-		if (this.olderCursor === null) return
 		const found = await this.client.call("sessions.list", {search, limit: 100}, {signal})
-		for (const row of found.sessions) this.rows.put(row)
-		this.tell()
-	}
-
-	/** @param {string} key */
-	async fetchRow(key) {
-		const found = await this.client.call("sessions.list", {search: key, limit: 20})
 		for (const row of found.sessions) this.rows.put(row)
 		this.tell()
 	}
@@ -124,7 +121,6 @@ export class SessionList extends EventTarget {
 	}
 }
 
-/** By canonical key. */
 export class SessionRows {
 	constructor() {
 		/** @type {Map<string, Row>} */
@@ -140,10 +136,9 @@ export class SessionRows {
 
 	/** @param {Row} row @param {string} [key] */
 	put(row, key = this.keyOf(row)) {
-		const known = this.byKey.get(key)
-		// Live rows come without the first words that a list shows.
-		const derivedTitle = row.derivedTitle ?? known?.derivedTitle
-		this.byKey.set(key, derivedTitle === undefined ? row : {...row, derivedTitle})
+		// While a run writes, rows come without the words that a list shows.
+		const {derivedTitle, lastMessagePreview} = {...this.byKey.get(key), ...row}
+		this.byKey.set(key, {...row, ...(derivedTitle && {derivedTitle, lastMessagePreview})})
 	}
 
 	/** What is older than all of these stays, if there is more. @param {Row[]} rows @param {boolean} isAll */

@@ -46,9 +46,13 @@ export class SessionTree extends HTMLElement {
 			onclick: (event) => this.clicked(event),
 		})
 		this.note = h("div.note")
+		/** @type {unknown} */
+		this.problem = null
+		this.trouble = h("div")
 		this.append(
 			h("h1.unseen", {}, "Sessions"),
 			h("div.tree-head", {}, this.filter, this.grouper),
+			this.trouble,
 			h("div.scroller", {}, this.tree, this.note),
 		)
 		page.list.addEventListener("change", () => this.render())
@@ -83,11 +87,19 @@ export class SessionTree extends HTMLElement {
 	renderNote() {
 		const {page, note, lines, filter} = this
 		const {list} = page
-		if (list.problem && list.rows.size === 0)
-			return fill(note, problemNote(list.problem, {what: "The sessions cannot be listed.", again: () => list.load()}))
+		// An alert is read out each time it is made.
+		if (this.problem !== list.problem) {
+			this.problem = list.problem
+			const again = () => list.load()
+			fill(
+				this.trouble,
+				list.problem ? problemNote(list.problem, {what: "The sessions cannot be listed.", again}) : null,
+			)
+		}
+		if (list.problem && list.rows.size === 0) return fill(note)
 		if (list.state === "loading") return fill(note, h("p.hint", {}, "Reading …"))
 		if (list.rows.size === 0) return fill(note, emptyHint(), h("p.hint.wide", {}, "No sessions yet."))
-		const more = list.olderCursor !== null && wordButton("Older sessions", () => list.loadOlder().catch(() => {}))
+		const more = list.olderCursor !== null && wordButton("Older sessions", () => list.loadOlder())
 		const nothing = lines.length === 0 && h("p.hint", {}, `No session is called “${filter.value}”.`)
 		fill(note, nothing, more)
 	}
@@ -112,7 +124,7 @@ export class SessionTree extends HTMLElement {
 		this.looking?.abort()
 		clearTimeout(this.lookTimer)
 		const text = this.filter.value.trim()
-		if (text.length < 2) return
+		if (text.length < 2 || this.page.list.olderCursor === null) return
 		const looking = new AbortController()
 		this.looking = looking
 		this.lookTimer = setTimeout(() => this.page.list.find(text, looking.signal).catch(() => {}), LOOK_FURTHER_MS)

@@ -6,7 +6,7 @@ import {safeLine} from "./plain-text.js"
 import {OpenQuestions} from "./question-card.js"
 import {nameOf, stateOf} from "./session-state.js"
 import {stateMark} from "./state-mark.js"
-import {TranscriptView} from "./transcript-view.js"
+import {runsOf, TranscriptView} from "./transcript-view.js"
 
 export class SessionView extends HTMLElement {
 	/** @param {PageContext} page @param {() => void} toFacts */
@@ -19,7 +19,10 @@ export class SessionView extends HTMLElement {
 		this.asked = undefined
 		this.now = new NowView(page)
 		this.transcript = new TranscriptView(page)
-		this.composer = new MessageComposer(page)
+		this.composer = new MessageComposer(page, () => {
+			page.open(this.key)
+			void this.transcript.showEnd()
+		})
 		this.questions = new OpenQuestions(this.composer)
 		this.heading = h("h1", {tabindex: -1})
 		this.state = h("span", {class: "state", role: "status"})
@@ -79,7 +82,7 @@ export class SessionView extends HTMLElement {
 		composer.show(key, row)
 		if (row && !document.hidden) page.marks.markRead(key, row.updatedAt)
 		const children = page.list.rows.childrenOf(key).map((child) => `${child.key} ${stateOf(child)} ${nameOf(child)}`)
-		const around = [key, row ? stateOf(row) : "", ...children].join("\n")
+		const around = [key, runsOf(row), ...children].join("\n")
 		if (around !== this.around) transcript.render()
 		this.around = around
 	}

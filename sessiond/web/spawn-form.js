@@ -1,4 +1,4 @@
-import {DroppedFiles} from "./dropped-files.js"
+import {DroppedFiles, fileChooser} from "./dropped-files.js"
 import {button, fill, h} from "./element.js"
 import {safeLine} from "./plain-text.js"
 import {attempt} from "./problem-note.js"
@@ -14,28 +14,17 @@ export class SpawnForm extends HTMLElement {
 		this.model = h("input", {id: "spawn-model", autocomplete: "off"})
 		this.files = new DroppedFiles()
 		this.problem = h("div")
-		this.chooser = h("input", {
-			id: "spawn-files",
-			type: "file",
-			multiple: true,
-			onchange: () => this.addFiles([...(this.chooser.files ?? [])]),
-		})
 		this.start = button("Start", () => this.spawn(), {class: "primary"})
 		this.dialog = h(
 			"dialog",
 			{class: "spawn", "aria-label": "New task", onkeydown: (event) => this.keyed(event)},
 			h("h2", {}, "New task"),
-			h("label", {for: "spawn-task"}, "What is to be done"),
-			this.task,
-			h(
-				"div.row",
-				{},
-				h("div", {}, h("label", {for: "spawn-agent"}, "Agent"), this.agent),
-				h("div", {}, h("label", {for: "spawn-label"}, "Label"), this.label),
-				h("div", {}, h("label", {for: "spawn-model"}, "Model"), this.model),
+			field("What is to be done", this.task),
+			h("div.row", {}, field("Agent", this.agent), field("Label", this.label), field("Model", this.model)),
+			field(
+				"Files",
+				fileChooser((files) => this.addFiles(files), {id: "spawn-files"}),
 			),
-			h("label", {for: "spawn-files"}, "Files"),
-			this.chooser,
 			this.files,
 			this.problem,
 			h(
@@ -59,7 +48,7 @@ export class SpawnForm extends HTMLElement {
 		const {dialog, page, agent} = this
 		if (!dialog.open) dialog.showModal()
 		this.task.focus()
-		await this.addFiles(files)
+		this.addFiles(files)
 		await attempt(this.problem, "The agents cannot be listed.", async () => {
 			const answer = await page.client.call("agents_list")
 			const agents = /** @type {AgentChoice[]} */ (answer.agents)
@@ -71,8 +60,8 @@ export class SpawnForm extends HTMLElement {
 	}
 
 	/** @param {File[]} files */
-	async addFiles(files) {
-		await attempt(this.problem, "", () => this.files.add(files))
+	addFiles(files) {
+		void attempt(this.problem, "", async () => this.files.add(files))
 	}
 
 	async spawn() {
@@ -86,16 +75,19 @@ export class SpawnForm extends HTMLElement {
 				...(agent.value && {agentId: agent.value}),
 				...(label.value.trim() && {label: label.value.trim()}),
 				...(model.value.trim() && {model: model.value.trim()}),
-				...(files.files.length > 0 && {attachments: files.attachments}),
+				...(await files.read()),
 			})
 			if (status !== "accepted") throw new Error(error)
 			task.value = label.value = ""
-			files.clear()
+			files.leaveOut()
 			dialog.close()
 			if (childSessionKey) page.open(childSessionKey)
 		})
 		start.disabled = false
 	}
 }
+
+/** @param {string} label @param {HTMLElement} element */
+const field = (label, element) => h("div", {}, h("label", {for: element.id}, label), element)
 
 customElements.define("spawn-form", SpawnForm)

@@ -107,8 +107,8 @@ export class Streams {
 	/** @param {StreamFollower} follower @param {AbortSignal} stopped @param {() => void} onLive */
 	async #read(follower, stopped, onLive) {
 		const stream = new AbortController()
+		const signal = AbortSignal.any([stopped, stream.signal])
 		const end = () => stream.abort()
-		stopped.addEventListener("abort", end)
 		this.#open.add(stream)
 		let timer = setTimeout(end, SILENCE_MS)
 		const onAlive = () => {
@@ -117,7 +117,7 @@ export class Streams {
 		}
 		try {
 			const {path, headers} = follower.request()
-			const response = await this.#request(path, {...headers, Accept: "text/event-stream"}, stream.signal)
+			const response = await this.#request(path, {...headers, Accept: "text/event-stream"}, signal)
 			// Another program may have the port.
 			const isStream = response.headers.get("content-type")?.startsWith("text/event-stream")
 			if (!isStream || !response.body) return CallError.away(null)
@@ -126,17 +126,19 @@ export class Streams {
 				const parsed = JSON.parse(data)
 				if (name === "error") return new CallError(0, parsed.error.type, parsed.error.message, parsed.error)
 				await follower.onEvent(name, parsed)
-				if (stream.signal.aborted) return null
+				if (signal.aborted) return null
 			}
 			return null
 		} catch (error) {
 			if (error instanceof CallError) return error
 			// A fault of a handler is not to be hidden.
-			if (!stream.signal.aborted) reportError(error)
+			if (!signal.aborted)
+				setTimeout(() => {
+					throw error
+				})
 			return null
 		} finally {
 			clearTimeout(timer)
-			stopped.removeEventListener("abort", end)
 			this.#open.delete(stream)
 			stream.abort()
 		}
@@ -154,13 +156,6 @@ export class Backoff {
 	}
 }
 
-/** @param {unknown} error */
-function reportError(error) {
-	setTimeout(() => {
-		throw error
-	})
-}
-
 /** Of Server-Sent Events: `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
 export class EventParser {
 	/** @type {string[]} */
@@ -173,37 +168,24 @@ export class EventParser {
 	push(chunk) {
 		/** @type {ServerEvent[]} */
 		const events = []
-		let start = 0
-		for (let end = chunk.indexOf("\n"); end >= 0; end = chunk.indexOf("\n", start)) {
+		const [rest = "", ...begun] = chunk.split("\n")
+		this.#line.push(rest)
+		for (const next of begun) {
 			// A message may be megabytes: its parts are joined once.
-			this.#line.push(chunk.slice(start, end))
-			const line = this.#line.join("")
-			this.#line = []
-			start = end + 1
-			const event = this.#take(line.endsWith("\r") ? line.slice(0, -1) : line)
-			if (event) events.push(event)
+			const line = this.#line.join("").replace(/\r$/, "")
+			this.#line = [next]
+			if (line !== "") this.#take(line)
+			else if (this.#data.length > 0) events.push({name: this.#name || "message", data: this.#data.join("\n")})
+			if (line === "") [this.#name, this.#data] = ["", []]
 		}
-		if (start < chunk.length) this.#line.push(chunk.slice(start))
 		return events
 	}
 
 	/** @param {string} line */
 	#take(line) {
-		if (line === "") return this.#dispatch()
-		const colon = line.indexOf(":")
-		const field = colon < 0 ? line : line.slice(0, colon)
-		const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1)
+		const [, field, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line) ?? []
 		if (field === "event") this.#name = value
 		else if (field === "data") this.#data.push(value)
-		return null
-	}
-
-	#dispatch() {
-		const event = {name: this.#name || "message", data: this.#data.join("\n")}
-		const isEvent = this.#data.length > 0
-		this.#name = ""
-		this.#data = []
-		return isEvent ? event : null
 	}
 }
 

@@ -1,14 +1,14 @@
 import {jsonOf} from "./message-parts.js"
 import {objectOr, safeLine, textOr} from "./plain-text.js"
 
+const PATHS = ["file_path", "filePath", "path", "absolute_path", "notebook_path"]
 // The one that says most comes first; programs differ in names.
 const TELLING = [
-	...["command", "cmd", "file_path", "filePath", "path", "absolute_path", "notebook_path", "pattern", "query", "url"],
-	...["description", "task", "prompt", "message", "sessionKey", "label", "text", "input", "name"],
+	...["command", "cmd", ...PATHS, "pattern", "query", "url", "description", "task", "prompt", "message"],
+	...["sessionKey", "label", "text", "input", "name"],
 ]
 const BEFORE = ["old_string", "oldString", "oldText", "old_str"]
 const AFTER = ["new_string", "newString", "newText", "new_str"]
-const PATHS = ["file_path", "filePath", "path", "absolute_path", "notebook_path"]
 // Each is compared and built at once; more, or longer ones, are shown as they stand.
 const MOST_CHANGES = 100
 const MOST_CHARS = 512 * 1024

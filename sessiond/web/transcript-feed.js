@@ -26,6 +26,8 @@ export class TranscriptFeed extends EventTarget {
 		/** @type {unknown} */
 		this.problem = null
 		this.liveText = ""
+		/** @type {QueuedMessage[]} */
+		this.queued = []
 		/** @type {Map<string, LiveTool>} */
 		this.liveTools = new Map()
 		this.isFollowed = true
@@ -44,6 +46,7 @@ export class TranscriptFeed extends EventTarget {
 			const newest = await this.page(cursor === undefined ? {} : {limit: 1})
 			const page = cursor === undefined ? newest : await this.page({cursor})
 			if (this.isStopped) return
+			this.queued = newest.queued ?? []
 			this.shown.newestSeq = newest.positions.at(-1)?.seq ?? 0
 			this.shown.begin(page, (page.positions.at(-1)?.seq ?? 0) >= this.shown.newestSeq)
 			this.isRedacted = page.contentRedacted === true
@@ -61,7 +64,8 @@ export class TranscriptFeed extends EventTarget {
 		this.unfollow()
 		this.unfollow = followSession(this.client, this.key, cursor, {
 			onMessage: (event) => this.take(event),
-			onDelta: ({text, omitted}) => {
+			onDelta: ({text, omitted, soFar}) => {
+				if (soFar) this.liveText = ""
 				this.liveText += omitted ? "\n[…]\n" : (text ?? "")
 				if (this.liveText.length > MOST_LIVE_TEXT) this.liveText = `[…]${this.liveText.slice(-MOST_LIVE_TEXT / 2)}`
 				this.tell("live")
@@ -102,9 +106,11 @@ export class TranscriptFeed extends EventTarget {
 		this.tell("live")
 	}
 
-	/** No event says it. */
-	async readEndings() {
-		this.shown.note(await this.page({limit: 1}))
+	/** How runs ended, and what waits for one: no event says it. */
+	async readRuns() {
+		const page = await this.page({limit: 1})
+		this.shown.note(page)
+		this.queued = page.queued ?? []
 		this.tell("change")
 	}
 
@@ -112,6 +118,12 @@ export class TranscriptFeed extends EventTarget {
 	async readQuestions() {
 		this.questions = (await this.client.call("questions.list", {sessionKey: this.key})).questions
 		this.tell("change")
+	}
+
+	/** Messages that are not in the transcript yet. */
+	get waiting() {
+		const written = this.shown.entries.map(({message}) => `${message.role} ${message.timestamp}`)
+		return this.queued.filter(({message}) => !written.includes(`${message.role} ${message.timestamp}`))
 	}
 
 	async loadOlder() {
@@ -124,6 +136,8 @@ export class TranscriptFeed extends EventTarget {
 			this.shown.prepend(page)
 			this.isRedacted ||= page.contentRedacted === true
 			this.skipped += page.skipped
+		} catch (problem) {
+			this.fail(problem)
 		} finally {
 			this.loading.older = false
 			this.tell("change")
@@ -139,6 +153,8 @@ export class TranscriptFeed extends EventTarget {
 			if (last !== this.shown.entries.at(-1)) return
 			const end = events.at(-1)?.seq ?? last.seq
 			this.shown.append(events, events.length < PAGE || end >= this.shown.newestSeq)
+		} catch (problem) {
+			this.fail(problem)
 		} finally {
 			this.loading.newer = false
 			this.tell("change")
@@ -150,7 +166,7 @@ export class TranscriptFeed extends EventTarget {
 		const page = await this.page({cursor: entry.cursor, limit: 1, maxBytes: WHOLE_BYTES})
 		const [message] = page.messages
 		const {id: messageId, timestamp} = page.positions[0] ?? {}
-		if (message) this.shown.put({messageId, seq: entry.seq, cursor: `${entry.cursor} whole`, message, timestamp})
+		if (message) this.shown.put({messageId, seq: entry.seq, cursor: entry.cursor, message, timestamp})
 		this.tell("change")
 	}
 
@@ -162,7 +178,11 @@ export class TranscriptFeed extends EventTarget {
 
 	/** @param {Record<string, unknown>} params @returns {Promise<HistoryPage>} */
 	page(params) {
-		return this.client.call("chat.history", {sessionKey: this.key, limit: FIRST_PAGE, includeRuns: true, ...params})
+		return this.client.call(
+			"chat.history",
+			{sessionKey: this.key, limit: FIRST_PAGE, includeRuns: true, ...params},
+			{isPatient: true},
+		)
 	}
 
 	stop() {

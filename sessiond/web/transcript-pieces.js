@@ -55,7 +55,11 @@ function addTime(pieces, before, {id, at}) {
 
 /** @param {Entry} entry @param {Map<string, Entry>} results @param {SentFiles} files @returns {MessagePiece} */
 function messagePiece(entry, results, files) {
-	const version = [entry.cursor, ...[...results.values()].map(({cursor}) => cursor)].join(" ")
+	const version = [
+		entry.cursor,
+		entry.message.omitted && "cut",
+		...[...results.values()].map(({cursor}) => cursor),
+	].join(" ")
 	return {type: "message", key: entry.id, version, entry, results, isFirst: false, isRunning: false, files}
 }
 

@@ -3,9 +3,11 @@
 import {button, fill, h, keepChildren, nextFrame} from "./element.js"
 import {formatDay, formatDuration, formatMoment, formatPlural} from "./format.js"
 import {LiveText} from "./live-text.js"
+import {speakerOf, textOf} from "./message-parts.js"
 import {MessageView} from "./message-view.js"
 import {safeLine, safeText} from "./plain-text.js"
 import {problemNote} from "./problem-note.js"
+import {RichText} from "./rich-text.js"
 import {stateOf} from "./session-state.js"
 import {stateMark} from "./state-mark.js"
 import {TranscriptFeed} from "./transcript-feed.js"
@@ -25,8 +27,9 @@ export class TranscriptView extends HTMLElement {
 		this.older = h("div.edge")
 		this.pieces = h("div.pieces")
 		this.live = new LiveText()
+		this.queued = h("div")
 		this.newer = h("div.edge")
-		this.content = h("div.content", {}, this.older, this.pieces, this.live, this.newer)
+		this.content = h("div.content", {}, this.older, this.pieces, this.live, this.queued, this.newer)
 		this.scroller = h(
 			"div",
 			{class: "scroller", tabindex: 0, role: "region", "aria-label": "Transcript", onscroll: () => this.scrolled()},
@@ -42,14 +45,14 @@ export class TranscriptView extends HTMLElement {
 		this.isFollowing = true
 		/** In sight until the reader moves: what is above it grows. @type {HTMLElement | undefined} */
 		this.found = undefined
-		this.wasLive = false
+		this.runs = ""
 		// The newest message when the reader left the end; 0 before anything was read.
 		this.seenSeq = 0
 		/** @type {MessageActions} */
 		this.actions = {
 			linkTo: (key, props) => page.linkTo(key, props),
 			raw: ({entry}) => this.feed?.fetchRaw(entry) ?? Promise.resolve(""),
-			whole: ({entry}) => void this.feed?.fetchWhole(entry).catch((problem) => this.showProblem(problem)),
+			whole: ({entry}) => void this.feed?.fetchWhole(entry).catch((problem) => this.feed?.fail(problem)),
 		}
 	}
 
@@ -60,10 +63,11 @@ export class TranscriptView extends HTMLElement {
 		this.feed = feed
 		this.isFollowing = true
 		this.follow(cursor === undefined)
+		this.runs = runsOf(this.page.list.rows.get(key))
 		fill(this.older, h("p.hint", {}, "Reading …"))
 		feed.addEventListener("change", () => this.render())
 		feed.addEventListener("live", () => this.renderLive())
-		feed.addEventListener("problem", () => this.showProblem(feed.problem))
+		feed.addEventListener("problem", () => this.showProblem())
 		return feed
 			.open(cursor)
 			.then(() => cursor !== undefined && requestAnimationFrame(() => this.feed === feed && this.flashLast()))
@@ -79,6 +83,7 @@ export class TranscriptView extends HTMLElement {
 		this.found = undefined
 		keepPieces(this.pieces, [], this)
 		this.live.show("", [])
+		fill(this.queued)
 		fill(this.newer)
 	}
 
@@ -87,10 +92,12 @@ export class TranscriptView extends HTMLElement {
 		if (!feed?.isReady) return
 		const children = page.list.rows.childrenOf(feed.key).map((row) => ({key: page.list.rows.keyOf(row), row}))
 		const row = page.list.rows.get(feed.key)
-		const isLive = row !== undefined && stateOf(row) === "running"
+		// A run that waits for an answer goes on after it.
+		const isLive = row !== undefined && ["running", "waiting"].includes(stateOf(row))
 		if (!isLive && row !== undefined) feed.endLive()
-		if (this.wasLive && !isLive) this.load(() => feed.readEndings())
-		this.wasLive = isLive
+		const runs = runsOf(row)
+		if (runs !== this.runs) feed.readRuns().catch((problem) => feed.fail(problem))
+		this.runs = runs
 		this.keepPlace(() => {
 			keepPieces(this.pieces, piecesOf(feed.shown, {isLive, children, questions: feed.questions}), this)
 			this.renderEdges()
@@ -109,8 +116,10 @@ export class TranscriptView extends HTMLElement {
 		]
 		const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning."
 		const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : ""
-		fill(this.older, h("p.hint", {}, [first, ...notes].filter(Boolean).join(" ")))
-		fill(this.newer, shown.isAtEnd ? null : h("p.hint", {}, "Reading …"))
+		if (!feed.problem) {
+			fill(this.older, h("p.hint", {}, [first, ...notes].filter(Boolean).join(" ")))
+			fill(this.newer, shown.isAtEnd ? null : h("p.hint", {}, "Reading …"))
+		}
 		this.renderPill()
 	}
 
@@ -125,8 +134,15 @@ export class TranscriptView extends HTMLElement {
 
 	renderLive() {
 		const {feed} = this
-		if (feed)
-			this.live.show(feed.shown.isAtEnd ? feed.liveText : "", feed.shown.isAtEnd ? [...feed.liveTools.values()] : [])
+		if (!feed) return
+		const {isAtEnd} = feed.shown
+		this.live.show(isAtEnd ? feed.liveText : "", isAtEnd ? [...feed.liveTools.values()] : [])
+		keepChildren(this.queued, isAtEnd ? feed.waiting : [], {
+			key: ({runId}) => runId,
+			version: () => "",
+			build: queuedElement,
+			update: () => {},
+		})
 	}
 
 	/** @param {() => void} change */
@@ -136,8 +152,8 @@ export class TranscriptView extends HTMLElement {
 			change()
 			return this.settle()
 		}
-		const top = topOf(scroller)
 		// A day or a gap goes when older messages come before it.
+		const top = topOf(scroller)
 		const messages = [...this.pieces.querySelectorAll("message-view")]
 		const first = messages.findIndex((message) => message.getBoundingClientRect().bottom > top)
 		const seen = messages.slice(Math.max(first, 0), first + 5).map((message) => ({message, before: topOf(message)}))
@@ -174,27 +190,25 @@ export class TranscriptView extends HTMLElement {
 		if (feed) feed.isFollowed = isFollowing
 	}
 
-	/** It comes before one scrolls there. */
 	loadNear() {
 		const {feed} = this
 		if (!feed?.isReady || feed.problem) return
-		if (this.scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) this.load(() => feed.loadOlder())
-		else if (this.below < EDGE_PX) this.load(() => feed.loadNewer())
-	}
-
-	/** @param {() => Promise<void>} what */
-	load(what) {
-		what().catch((problem) => this.showProblem(problem))
+		if (this.scroller.scrollTop < EDGE_PX && feed.shown.olderCursor !== null) void feed.loadOlder()
+		else if (this.below < EDGE_PX) void feed.loadNewer()
 	}
 
 	async toEnd() {
-		const {feed} = this
-		if (!feed) return
-		this.found = undefined
-		this.follow(true)
-		if (!feed.shown.isAtEnd) await feed.open()
-		this.render()
+		await this.showEnd()
 		this.scroller.focus({preventScroll: true})
+	}
+
+	async showEnd() {
+		const {feed} = this
+		this.found = undefined
+		if (!feed?.shown.isAtEnd) await feed?.open()
+		if (feed !== this.feed) return
+		this.follow(true)
+		this.render()
 	}
 
 	/** @param {1 | -1} direction */
@@ -215,8 +229,7 @@ export class TranscriptView extends HTMLElement {
 		} else if (direction > 0) await this.toEnd()
 		else if (feed?.shown.olderCursor) {
 			const {olderCursor} = feed.shown
-			await feed.loadOlder().catch((problem) => feed.fail(problem))
-			// It is being read already, or failed.
+			await feed.loadOlder()
 			if (feed !== this.feed || feed.shown.olderCursor === olderCursor) return
 			this.render()
 			await this.jump(direction)
@@ -230,21 +243,35 @@ export class TranscriptView extends HTMLElement {
 		this.found = last
 		this.settle()
 		last.focus({preventScroll: true})
-		if (this.feed) this.load(() => this.feed?.loadNewer() ?? Promise.resolve())
+		void this.feed?.loadNewer()
 	}
 
-	/** @param {unknown} problem */
-	showProblem(problem) {
+	showProblem() {
 		const {feed} = this
-		fill(
-			this.newer,
-			problemNote(problem, {what: "The transcript cannot be read on.", again: () => feed && this.show(feed.key)}),
-		)
+		if (!feed) return
+		const again = () => this.show(feed.key)
+		for (const edge of [this.older, this.newer])
+			fill(edge, problemNote(feed.problem, {what: "The transcript cannot be read on.", again}))
 	}
 }
 
 /** @param {Element} element */
 const topOf = (element) => element.getBoundingClientRect().top
+
+/** It is another one whenever a run begins or ends, or a message waits. @param {Row | undefined} row */
+export const runsOf = (row) => `${row && stateOf(row)} ${row?.queuedRuns} ${row?.startedAt}`
+
+/** @param {QueuedMessage} queued */
+function queuedElement({message}) {
+	const {who, word} = speakerOf(message)
+	const text = new RichText().show(textOf(message))
+	return h(
+		"div",
+		{class: `queued from-${who}`},
+		h("div.margin", {}, h("span.who", {}, word), "queued"),
+		h("div.body", {}, text, h("p.hint", {}, "It will be read after this turn.")),
+	)
+}
 
 /** @param {Element} parent @param {Piece[]} pieces @param {TranscriptView} view */
 function keepPieces(parent, pieces, view) {

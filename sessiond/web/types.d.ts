@@ -102,16 +102,16 @@ interface RunEnding {
 	printed?: string
 }
 
+/** A message whose run waits for its turn. */
+interface QueuedMessage {
+	runId: string
+	message: Message
+}
+
 interface Marker {
 	kind: string
 	seq: number
 	cursor: string
-}
-
-/** A file that goes along with a message. */
-interface Attachment {
-	bytes: number
-	sent: {name: string; content: string; encoding: "base64"; mimeType?: string}
 }
 
 type SentFiles = {name: string; bytes: number}[]
@@ -126,6 +126,7 @@ interface HistoryPage {
 	skipped: number
 	contentRedacted?: boolean
 	runs?: RunEnding[]
+	queued?: QueuedMessage[]
 	attachments?: {seq: number; files: SentFiles}[]
 	markers?: Marker[]
 }
@@ -278,7 +279,13 @@ interface Resync {
 /** `onError`: the daemon refuses the stream, which is over. */
 interface SessionFollower {
 	onMessage: (event: ArrivedMessage) => void
-	onDelta?: (event: {sessionKey: string; runId: string; text: string; omitted?: {bytes: number}}) => void
+	onDelta?: (event: {
+		sessionKey: string
+		runId: string
+		text: string
+		omitted?: {bytes: number}
+		soFar?: boolean
+	}) => void
 	// biome-ignore lint/suspicious/noExplicitAny: what a tool says is not known.
 	onTool?: (event: Record<string, any>) => void
 	onResync?: (event: Resync) => void

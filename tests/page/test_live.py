@@ -1,0 +1,201 @@
+"""What one sees of a run and of one's own messages while they are under way, and while the daemon is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import page_world
+from support.page_world import CHILD, MAIN, REVIEWER, AttachedAgent
+from support.real_daemon import Daemon
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WRITE = ("list", "read", "send", "spawn")
+_SHOWN = """() => [...document.querySelectorAll("message-view, .queued")].map(
+  (one) => one.querySelector(".body").innerText
+)"""
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("day")
+    page_world.write_day(folder)
+    daemon = Daemon(folder).start(page_world.CONFIG)
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def agent(day: Daemon) -> Iterator[AttachedAgent]:
+    with day.connect() as wire:
+        yield AttachedAgent(wire)
+
+
+def address_of(key: str) -> str:
+    return f"#/session/{key.replace(':', '%3A')}"
+
+
+def write(page: Page, text: str) -> None:
+    page.locator("message-composer textarea").fill(text)
+
+
+def count_shown(page: Page, text: str) -> int:
+    """How often a text stands in the transcript, written or waiting."""
+    return sum(text in one for one in page.evaluate(_SHOWN))
+
+
+def test_a_message_sent_from_a_search_hit_is_shown_and_one_finds_back(day: Daemon, open_page: Any) -> None:
+    key = "agent:coder:long"
+    said = [{"role": "user", "content": f"line {number} " + "needle" * (number == 40)} for number in range(300)]
+    day.reply(key, "hello")
+    day.call("chat.inject", sessionKey=key, messages=said)
+    page = open_page(day, scopes=WRITE, at=address_of(MAIN))
+    page.locator("message-view").first.wait_for()
+    page.keyboard.press("Control+k")
+    page.locator("search-box input[type=search]").fill("needle")
+    page.locator("search-box [role=option]", has_text="needle").first.wait_for()
+    page.keyboard.press("Enter")
+    hit = page.locator("message-view.found", has_text="needle")
+    hit.wait_for()
+    assert page.locator("message-view", has_text="line 299").count() == 0
+    write(page, "and then?")
+    page.keyboard.press("Enter")
+    page.locator("message-view.from-user", has_text="and then?").wait_for()
+    page.locator("message-view.from-assistant", has_text="and then?").wait_for()
+    page.wait_for_function("() => document.querySelector('.pill').hidden")
+    assert page.evaluate("() => document.activeElement.localName") == "textarea"
+    # The way back is that of the browser.
+    page.go_back()
+    hit.wait_for()
+    page.wait_for_function("() => !document.querySelector('.pill').hidden")
+
+
+def test_a_run_that_is_opened_while_it_works_shows_all_that_it_said(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    early = open_page(day, scopes=WRITE, at=address_of(MAIN))
+    write(early, "Tell me all")
+    early.keyboard.press("Enter")
+    agent.begin()
+    agent.tell("delta", text="Once upon a time.\n\nThere was ")
+    early.locator("live-text", has_text="There was").wait_for()
+    page = open_page(day, at=address_of(MAIN))
+    live = page.locator("live-text")
+    live.get_by_text("There was").wait_for()
+    agent.tell("delta", text="a daemon.")
+    for one in (early, page):
+        one.locator("live-text").get_by_text("There was a daemon.").wait_for()
+        assert one.locator("live-text .body").inner_text() == "Once upon a time.\n\nThere was a daemon."
+    # Chosen anew, and found again after a lost connection: neither twice nor from the middle on.
+    page.evaluate("(at) => { location.hash = at }", address_of(CHILD))
+    page.locator("h1", has_text="fix-replaced-file").wait_for()
+    page.evaluate("(at) => { location.hash = at }", address_of(MAIN))
+    live.get_by_text("There was a daemon.").wait_for()
+    page.evaluate("() => { dispatchEvent(new Event('focus')) }")
+    for state in ("hidden", "visible"):
+        page.evaluate(
+            """(state) => {
+              Object.defineProperty(document, "hidden", { configurable: true, get: () => state === "hidden" });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            state,
+        )
+    agent.tell("delta", text=" The end")
+    page.wait_for_function("() => document.querySelector('live-text').innerText.includes('The end')")
+    assert live.locator(".body").inner_text() == "Once upon a time.\n\nThere was a daemon. The end"
+    # A question of the run takes nothing away.
+    agent.ask("Shall I go on?", ("yes", "Yes", "allow_once"))
+    page.locator("session-view > open-questions question-card", has_text="Shall I go on?").wait_for()
+    page.locator(".session-head .state", has_text="waits for you").wait_for()
+    assert "Once upon a time" in live.inner_text()
+    agent.end("Once upon a time.\n\nThere was a daemon. The end")
+    for one in (early, page):
+        one.locator("message-view.from-assistant", has_text="The end").wait_for()
+        one.wait_for_function("() => document.querySelector('live-text').hidden")
+        assert count_shown(one, "Once upon a time") == 1
+
+
+def test_a_message_that_waits_is_shown_at_once_and_never_twice(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    page, other = (open_page(day, scopes=WRITE, at=address_of(MAIN)) for _ in range(2))
+    write(page, "Begin")
+    page.keyboard.press("Enter")
+    agent.begin()
+    agent.tell("delta", text="I begin")
+    page.locator("live-text", has_text="I begin").wait_for()
+    for one in (page, other):
+        # However often it is rendered, the text is in the document once at most.
+        one.evaluate(
+            """() => {
+              window.most = 0;
+              const count = () => {
+                const all = [...document.querySelectorAll("message-view, .queued")];
+                const found = all.filter((one) => one.textContent.includes("and the second thing"));
+                window.most = Math.max(window.most, found.length);
+              };
+              new MutationObserver(count).observe(document, { childList: true, subtree: true });
+            }"""
+        )
+    write(page, "and the **second** thing")
+    page.keyboard.press("Enter")
+    for one in (page, other):
+        waiting = one.locator(".queued.from-user", has_text="and the second thing")
+        waiting.locator("strong").wait_for()
+        assert "queued" in waiting.inner_text() and "read after this turn" in waiting.inner_text()
+    # By whichever client it was sent; and opened later it is there, too.
+    queued = day.call("chat.send", sessionKey=MAIN, message="from a terminal")
+    page.locator(".queued", has_text="from a terminal").wait_for()
+    later = open_page(day, at=address_of(MAIN))
+    later.locator(".queued").nth(1).wait_for()
+    day.call("chat.abort", sessionKey=MAIN, runId=queued["runId"])
+    for one in (page, other, later):
+        one.locator(".queued", has_text="from a terminal").wait_for(state="detached")
+    agent.end("I began.")
+    agent.begin()
+    for one in (page, other, later):
+        one.locator("message-view.from-user", has_text="and the second thing").wait_for()
+        one.locator(".queued").wait_for(state="detached")
+    agent.end("And so on.")
+    for one in (page, other):
+        one.locator("message-view.from-assistant", has_text="And so on.").wait_for()
+        assert (count_shown(one, "and the second thing"), one.evaluate("() => window.most")) == (1, 1)
+
+
+def test_what_was_said_last_is_there_after_a_run(day: Daemon, open_page: Any) -> None:
+    day.reply(REVIEWER, "Hello, reviewer")
+    page = open_page(day)
+    line = page.locator("now-section", has_text="Said last").locator("li:has(bdi:text-is('reviewer'))")
+    line.wait_for()
+    day.reply(REVIEWER, "the newest of all words")
+    line.locator(".said", has_text="the newest of all words").wait_for()
+
+
+def test_while_the_daemon_is_away_a_message_is_kept_and_sent_when_it_is_back(daemon: Daemon, open_page: Any) -> None:
+    key = "agent:main:away"
+    daemon.reply(key, "hello")
+    page = open_page(daemon, scopes=WRITE, at=address_of(key))
+    page.locator("message-view").nth(1).wait_for()
+    daemon.kill()
+    page.locator("connection-state.away").wait_for()
+    hint, text = page.locator("message-composer .form > .hint"), page.locator("message-composer textarea")
+    assert "The daemon is away" in hint.inner_text() and "is kept" in hint.inner_text()
+    write(page, "not this one")
+    page.keyboard.press("Enter")
+    hint.get_by_role("button", name="Do not send it").click()
+    page.locator("message-composer").get_by_role("button", name="Send").is_enabled()
+    assert (text.input_value(), page.locator("message-composer .problem").count()) == ("not this one", 0)
+    write(page, "but this one")
+    page.keyboard.press("Enter")
+    page.locator("message-composer .hint", has_text="sent when it is back").wait_for()
+    assert text.input_value() == "but this one"
+    daemon.start()
+    page.locator("message-view.from-assistant", has_text="but this one").wait_for()
+    page.wait_for_function("() => document.querySelector('message-composer textarea').value === ''")
+    page.wait_for_function("() => document.querySelector('message-composer .form > .hint').innerText === ''")
+    said = [record["message"]["content"] for record in daemon.records(key) if record["type"] == "message"]
+    assert [one for one in said if "this one" in str(one) and isinstance(one, str)] == ["but this one"]
