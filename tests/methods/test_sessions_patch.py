@@ -158,6 +158,30 @@ async def test_a_label_belongs_to_one_session_of_an_agent_even_if_two_take_it_at
         await client.call("sessions.patch", key=winner[0], label="home")
 
 
+async def test_a_label_stays_taken_while_it_is_written_also_where_the_wait_for_it_is_cancelled(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        second = "agent:main:second"
+        await client.call("sessions.create", key=KEY)
+        await client.call("sessions.create", key=second)
+        asked = [
+            ("first", "sessions.patch", {"key": KEY, "label": "home"}),
+            ("cancel", "$/cancelRequest", {"id": "first"}),
+            ("second", "sessions.patch", {"key": second, "label": "home"}),
+        ]
+        # In one write, so that all three are taken before the first is on disk.
+        parts = [{"jsonrpc": "2.0", "id": name, "method": method, "params": params} for name, method, params in asked]
+        await client.write(b"".join(msgspec.json.encode(part) + b"\n" for part in parts))
+        answers = {}
+        while len(answers) < 3:
+            answer = await client.receive()
+            answers[answer["id"]] = answer
+        assert answers["first"]["error"]["code"] == -32800
+        assert answers["second"]["error"]["data"]["code"] == "label_in_use"
+        await client.call("sessions.patch", key=KEY, displayName="behind it")
+        assert daemon.services.store.catalog.keys_with_label("main", "home") == [KEY]
+        assert daemon.services.store.catalog.claims == {}
+
+
 async def test_missing_and_invisible_sessions_get_the_same_answer_and_admin_is_needed(tmp_path: Path) -> None:
     async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         await client.call("sessions.create", key=KEY)
