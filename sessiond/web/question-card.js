@@ -53,11 +53,14 @@ class QuestionCard extends HTMLElement {
 		const {page, note} = this
 		if (this.isAnswering) return
 		this.isAnswering = true
-		await attempt(this.problem, "It was not answered.", async () => {
-			this.among.answered = this.contains(document.activeElement)
+		// The stream may be quicker than the answer.
+		this.among.answered = this.contains(document.activeElement)
+		const isDone = await attempt(this.problem, "It was not answered.", async () => {
 			await page.client.call("questions.answer", {id, optionId, note: note.value.trim() || null})
 			page.list.closeQuestion(id)
+			return true
 		})
+		this.among.answered &&= isDone === true
 		this.isAnswering = false
 	}
 }
@@ -68,7 +71,6 @@ export class OpenQuestions extends HTMLElement {
 	shown = ""
 	/** @type {string | undefined} */
 	key
-	// Here, by keys: the next card gets the focus, or what comes after all.
 	answered = false
 
 	/** @param {HTMLElement} next */
@@ -93,8 +95,10 @@ export class OpenQuestions extends HTMLElement {
 			build: (question) => new QuestionCard(page, question, this),
 			update: () => {},
 		})
-		// Not a button: whoever still holds the key down presses none.
-		if (this.answered) /** @type {HTMLElement} */ (this.firstElementChild ?? this.next).focus()
+		if (!this.answered || document.activeElement !== document.body) return
+		// Not a button: a key may still be down.
+		const next = /** @type {HTMLElement} */ (this.firstElementChild ?? this.next)
+		next.focus()
 		this.answered = false
 	}
 

@@ -114,7 +114,6 @@ export class TranscriptFeed extends EventTarget {
 		this.tell("change")
 	}
 
-	/** No page has them. */
 	async readQuestions() {
 		this.questions = (await this.client.call("questions.list", {sessionKey: this.key})).questions
 		this.tell("change")
