@@ -76,7 +76,7 @@ class UsageRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class UsageFacts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """What a session used. `last_ms` is the time of what was counted last.
+    """What a session used.
 
     `heads` are ids with which a copy of the conversation may begin: of the first usage, and of those behind the newest
     summaries; `at_head`: the next one is such. `recent` are the newest usages with an id. `costs` is what the program
@@ -85,11 +85,10 @@ class UsageFacts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     """
 
     rows: tuple[UsageRow, ...] = ()
-    last_ms: Milliseconds | None = None
     heads: tuple[int, ...] = ()
     recent: bytes = b""
-    at_head: bool = True
-    costs: dict[str, float] = {}
+    at_head: bool = False
+    costs: dict[str, float] | None = None
     dropped_to: Milliseconds = 0
     is_unsure: bool = False
 
@@ -98,6 +97,11 @@ class UsageFacts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
         """Whether it can be from here. For what is read from an index."""
         size, odd = divmod(len(self.recent), _RECENT.size)
         return not odd and size <= MAX_RECENT and len(self.rows) <= MAX_ROWS and len(self.heads) <= MAX_HEADS
+
+    @property
+    def last_ms(self) -> int | None:
+        """When the last of it was used, as far as it has a time."""
+        return max((row.last_ms for row in self.rows if row.day != NO_DAY), default=None)
 
     @property
     def recent_ids(self) -> list[int]:
@@ -146,7 +150,7 @@ def count_item(
             is_unsure = is_unsure or row == _GONE
         elif item.id in heads:
             is_unsure = True
-        elif at_head:
+        elif at_head or not heads:
             heads, at_head = (*heads[:1], *heads[1:][-(MAX_HEADS - 2) :], item.id), False
     rows, number = _add_to(rows, item)
     if item.id is not None:
@@ -155,7 +159,7 @@ def count_item(
             recent = recent[-(most_recent - 1) * _RECENT.size :] + _RECENT.pack(packed, number, *item.counts, cost)
         else:
             is_unsure = True
-    facts = UsageFacts(rows, item.at_ms, heads, recent, at_head, facts.costs, facts.dropped_to, is_unsure)
+    facts = UsageFacts(rows, heads, recent, at_head, facts.costs, facts.dropped_to, is_unsure)
     return (facts if len(rows) <= MAX_ROWS else _drop_oldest(facts)), replaced
 
 
@@ -169,7 +173,7 @@ def count_costs(facts: UsageFacts, costs: dict[str, float]) -> UsageFacts:
     if len(costs) > _MAX_MODELS:
         costs = {UNKNOWN_MODEL: sum(costs.values())}
     rows = facts.rows
-    more = added_costs(facts.costs, costs)
+    more = added_costs(facts.costs or {}, costs)
     if more is None:
         rows = tuple(replace(row, cost=0.0) if row.cost is not None else row for row in rows)
         more = costs
@@ -242,6 +246,6 @@ def _drop_oldest(facts: UsageFacts) -> UsageFacts:
         moved = _GONE if row in (number, _GONE) else row - (row > number)
         recent += _RECENT.pack(packed, moved, *more)
     # What has no time may be of any.
-    to_ms = rows[number].last_ms if rows[number].day != NO_DAY else (facts.last_ms or 0)
+    to_ms = rows[number].last_ms if rows[number].day != NO_DAY else facts.last_ms or 0
     dropped_to = max(facts.dropped_to, to_ms, 1)
     return replace(facts, rows=(*rows[:number], *rows[number + 1 :]), recent=recent, dropped_to=dropped_to)

@@ -121,7 +121,7 @@ def _read_open(fd: int, session: Session, record_limit: int) -> Generator[None, 
             ledger.items[place : place + 1] = [item]
         facts = line.record.facts
         if facts is not None and facts.total_cost_usd is not None and entry.usage is not None:
-            ledger.marks.append(CostMark(len(ledger.items), entry.usage.last_ms, entry.usage.costs))
+            ledger.marks.append(CostMark(len(ledger.items), entry.usage.last_ms, entry.usage.costs or {}))
     return ledger
 
 

@@ -63,8 +63,10 @@ def wait_until_counted(daemon: Daemon, count: int) -> dict[str, Any]:
 
     def is_counted() -> bool:
         found.clear()
+        if daemon.call("daemon.status")["sessions"] != count:
+            return False
         found.update(daemon.call("sessions.usage"))
-        return daemon.call("daemon.status")["sessions"] == count and "partial" not in found
+        return "partial" not in found
 
     daemon.wait_for(is_counted, "not every session was counted")
     return found
