@@ -20,7 +20,7 @@ _SHARE = 50
 _LEAST_PAUSE_S = 1.0
 # The index is written whole: with 10,000 sessions 7 MB, of which one append changes a line. What a crash leaves unsaved
 # the next start folds in milliseconds, so a large index may lag minutes behind; the disk has better things to write.
-_BYTES_PER_S = 16 * 1024
+BYTES_PER_S = 16 * 1024
 # A full disk usually stays full for a while, and each attempt writes a line to the log.
 _AFTER_FAILURE_S = 60.0
 
@@ -43,7 +43,7 @@ class IndexSaver:
             began = self._clock.monotonic()
             size, failed = await self.save_dirty()
             cost_s = self._clock.monotonic() - began
-            await trio.sleep(max(cost_s * _SHARE, size / _BYTES_PER_S, _AFTER_FAILURE_S if failed else 0))
+            await trio.sleep(max(cost_s * _SHARE, size / BYTES_PER_S, _AFTER_FAILURE_S if failed else 0))
 
     async def save_dirty(self) -> tuple[int, bool]:
         """Save every dirty folder now. How many bytes were written, and whether some could not be."""
