@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
+
+from sessiond.cli.frame import tree
+from sessiond.config.settings import Config, parse
 
 pytestmark = pytest.mark.system
 README = Path(__file__).parents[2] / "README.md"
@@ -25,6 +30,49 @@ def blocks(section: str) -> list[str]:
     found: list[str] = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     assert found, section
     return found
+
+
+def commands() -> list[list[str]]:
+    """Every `sessiond ...` in the blocks of the page, as words without what a shell makes of the rest of the line."""
+    found = []
+    for block in re.findall(r"```(?:sh|text)\n(.*?)```", README.read_text(), re.DOTALL):
+        for rest in re.findall(r"(?<![\w-])(?:[\w.~%]*/)*sessiond (?!sessiond)(?=[a-z]+(?![\w=.]))(.*)", block):
+            # It may stand within quotes, or in `$(...)`.
+            given = split_words(rest) or split_words(rest.rstrip("'")) or split_words(rest.partition(")")[0])
+            assert given, rest
+            ends = (at for at, word in enumerate(given) if set(word) <= set("();<>|&"))
+            found.append(given[: next(ends, len(given))])
+    return found
+
+
+def split_words(text: str) -> list[str]:
+    """The words and operators as a shell splits them; none where a quote is not closed."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        return list(lexer)
+    except ValueError:
+        return []
+
+
+def test_every_command_of_the_page_is_one_that_sessiond_understands() -> None:
+    """The blocks that are run below, and those that are not: what they print is only an example."""
+    checked = commands()
+    assert len(checked) > 50 and ["hook", "install", "claude", "--write"] in checked
+    for words in checked:
+        command: click.Command = tree.root()
+        context, given = click.Context(command), words
+        while isinstance(command, click.Group):
+            _, command, given = command.resolve_command(context, given)  # type: ignore[assignment]
+        command.make_context(words[0], list(given))  # UsageError for what it does not know
+
+
+def test_every_configuration_of_the_page_is_one() -> None:
+    tables = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+    tables += re.findall(r"config\.toml <<'END'\n(.*?)\nEND\n", README.read_text(), re.DOTALL)
+    assert len(tables) == 3
+    for text in tables:
+        assert parse(text) != Config()
 
 
 class Shell:
