@@ -159,8 +159,8 @@ def _uninstall(files: InstalledFiles) -> None:
             if path.is_symlink() or path.exists():
                 path.unlink()
                 lines([f"removed      {files.short_path(path)}"])
-        if files.fewer_walls.parent.is_dir() and not any(files.fewer_walls.parent.iterdir()):
-            files.fewer_walls.parent.rmdir()
+        for path in files.every():
+            _remove_empty_folders(path.parent, files.home)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be removed: {reason_of(error)}", status=FAILED) from None
     _systemctl("daemon-reload")
@@ -177,6 +177,18 @@ def _write(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text.rstrip("\n") + "\n", "utf-8")
     beside.replace(path)
+
+
+def _remove_empty_folders(folder: Path, home: Path) -> None:
+    """Remove the folder and those above it that are empty then, below the home."""
+    while folder != home and folder.is_relative_to(home):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:  # something is in it
+            return
+        folder = folder.parent
 
 
 def _may_make_namespaces() -> bool:

@@ -49,6 +49,7 @@ def test_what_is_installed_is_removed_again_and_nothing_else(home: Path, capsys:
     assert all(path.stat().st_size > 100 for path in files.every())
     assert cli.run(["unit", "--uninstall"]) == 0
     assert files_in(home) == own
+    assert [path for path in home.rglob("*") if path.is_dir() and not any(path.iterdir())] == []
     printed = capsys.readouterr().out
     assert printed.count("removed ") == len(list(files.every())) and "~/.local/state/sessiond" in printed
 
