@@ -199,3 +199,83 @@ def test_while_the_daemon_is_away_a_message_is_kept_and_sent_when_it_is_back(dae
     page.wait_for_function("() => document.querySelector('message-composer .form > .hint').innerText === ''")
     said = [record["message"]["content"] for record in daemon.records(key) if record["type"] == "message"]
     assert [one for one in said if "this one" in str(one) and isinstance(one, str)] == ["but this one"]
+
+
+def test_files_are_chosen_twice_and_dropped_at_once_within_the_limit(day: Daemon, open_page: Any) -> None:
+    page = open_page(day, scopes=WRITE, at=address_of(CHILD))
+    page.locator("message-composer textarea").wait_for()
+    files, small = page.locator("message-composer .file"), {"name": "a.txt", "mimeType": "text/plain", "buffer": b"one"}
+    chooser = page.get_by_label("Choose files")
+    for count in (1, 0, 1):
+        if count:
+            chooser.set_input_files(small)
+            files.filter(has_text="a.txt").wait_for()
+        else:
+            page.get_by_role("button", name="Leave out a.txt").click()
+        page.wait_for_function("(n) => document.querySelectorAll('message-composer .file').length === n", arg=count)
+    page.evaluate(
+        """() => {
+          for (const name of ["large-1", "large-2"]) {
+            const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array(6 * 1024 * 1024)], name));
+            document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+          }
+        }"""
+    )
+    page.locator("message-composer .problem", has_text="does not fit").wait_for()
+    assert [one.split()[0] for one in files.all_inner_texts()] == ["a.txt", "large-1"]
+    # What was asked and what failed is about this session alone.
+    page.evaluate("(at) => { location.hash = at }", address_of(REVIEWER))
+    page.locator("h1", has_text="reviewer").wait_for()
+    assert (files.count(), page.locator("message-composer .problem").count()) == (0, 0)
+
+
+def test_a_question_of_a_button_ends_with_its_session(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    page = open_page(day, scopes=(*WRITE, "admin"), at=address_of(MAIN))
+    write(page, "Work")
+    page.keyboard.press("Enter")
+    agent.begin()
+    for name, asking in (("Stop", "Stop the run?"), ("Reset", "Begin anew?")):
+        page.get_by_role("button", name=name, exact=True).click()
+        page.get_by_role("button", name=asking).wait_for()
+        for key in (REVIEWER, MAIN):
+            page.evaluate("(at) => { location.hash = at }", address_of(key))
+            page.wait_for_function(
+                "(is) => document.querySelector('.session-head h1').innerText.includes('reviewer') === is",
+                arg=key == REVIEWER,
+            )
+            assert page.locator("button.asking").count() == 0
+    agent.end("Done.")
+    page.locator("message-view.from-assistant", has_text="Done.").wait_for()
+
+
+def test_a_transcript_that_cannot_be_read_on_says_so_and_freezes_nothing(day: Daemon, open_page: Any) -> None:
+    key = "agent:coder:unreadable"
+    day.reply(key, "hello")
+    day.call(
+        "chat.inject", sessionKey=key, messages=[{"role": "assistant", "content": f"line {n}"} for n in range(200)]
+    )
+    page = open_page(day, at=address_of(MAIN))
+    page.locator("message-view").first.wait_for()
+    asked: list[str] = []
+
+    def refuse(route: Any) -> None:
+        body = route.request.post_data or ""
+        if "chat.history" not in body or '"cursor"' not in body:
+            return route.continue_()
+        asked.append(body)
+        error = {"code": -32602, "message": "the place is gone", "data": {"type": "invalid_params"}}
+        return route.fulfill(status=400, json={"jsonrpc": "2.0", "id": 1, "error": error})
+
+    page.route("**/rpc", refuse)
+    page.evaluate("(at) => { location.hash = at }", address_of(key))
+    problem = page.locator("transcript-view .problem", has_text="the place is gone")
+    problem.first.wait_for()
+    # The jump to an earlier prompt ends, nothing is asked again by itself, and the page goes on.
+    page.keyboard.press("k")
+    page.evaluate("() => new Promise((done) => setTimeout(done, 100))")
+    assert problem.count() > 0 and len(asked) < 5
+    page.unroute("**/rpc")
+    problem.first.get_by_role("button", name="Try again").click()
+    page.locator("message-view", has_text="line 199").wait_for()
+    problem.first.wait_for(state="detached")
