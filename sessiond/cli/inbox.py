@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
@@ -13,6 +14,7 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, clip_key, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, clock, moment_in, now_ms
+from sessiond.client.errors import RpcError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +75,10 @@ def show(messages: list[Message], present_ms: int, on: Screen) -> list[str]:
 
 
 def _show_overview(client: Client, *, json: bool) -> None:
-    """List the sessions whose messages are kept for a program, with their unread counts. Marks nothing as read."""
+    """List the sessions whose messages are kept for a program or wait for a terminal, with their unread counts.
+
+    Marks nothing as read.
+    """
     inboxes = []
     for key in _keys_of_inboxes(client):
         page = client.call("sessions_inbox", sessionKey=key, timeout_s=CALL_TIMEOUT_S)
@@ -81,6 +86,8 @@ def _show_overview(client: Client, *, json: bool) -> None:
         oldest = messages[0].get("timestamp") if messages else None
         counted = {"sessionKey": key, "unread": len(messages), "hasMore": page["hasMore"], "oldest": oldest}
         inboxes.append(drop_absent(counted))
+    with suppress(RpcError):  # for the owner only
+        inboxes += client.call("hooks.list", timeout_s=CALL_TIMEOUT_S)["waiting"]
     if json:
         as_json({"inboxes": inboxes})
         return
@@ -117,7 +124,8 @@ COMMAND = Command(
     "Show the unread messages to a program, and mark them as read.",
     run=run,
     description="A session like mcp:claude-code has no agent that answers: what is sent to it is kept until the"
-    " program, or you with this, reads it. Tab-separated values with a title line where this is no terminal.",
+    " program, or you with this, reads it. What waits for a session in a terminal comes with its next prompt, unless it"
+    " is read here before. Tab-separated values with a title line where this is no terminal.",
     arguments=(
         Argument(
             "key",

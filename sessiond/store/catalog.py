@@ -243,6 +243,11 @@ class Catalog:
         attending = self._attending.get(key)
         return max(attending, key=lambda session: session._age) if attending else None
 
+    def attending_sessions(self) -> list[tuple[str, Session]]:
+        """The sessions of ours that attend others, by the keys of those, which are there."""
+        found = ((key, self.attending(key)) for key in sorted(self._attending) if key in self.by_key)
+        return [(key, session) for key, session in found if session is not None]
+
     def is_current(self, session: Session) -> bool:
         """Whether the session is the live one of its key, or the one that attends the session of that key."""
         if session.entry.attends is not None:

@@ -192,6 +192,16 @@ def test_an_inbox_is_shown_readably(fake: FakeDaemon, terminal: Callable[..., st
     ]
 
 
+def test_what_waits_for_a_terminal_is_in_the_list_of_inboxes(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    fake.answers["sessions_list"] = lambda *_: {"sessions": [{"key": "agent:main:mcp:bea"}]}
+    fake.answers["sessions_inbox"] = lambda *_: {"messages": [], "hasMore": False}
+    shown = terminal("inbox", NO_COLOR="1", TZ="UTC").splitlines()
+    assert [line.split()[:2] for line in shown[:2]] == [["KEY", "UNREAD"], ["agent:main:mcp:bea", "0"]]
+    fake.answers["hooks.list"] = lambda *_: {"waiting": [{"sessionKey": "claude:b7", "unread": 2, "hasMore": False}]}
+    shown = terminal("inbox", NO_COLOR="1", TZ="UTC").splitlines()
+    assert shown[2].split()[:2] == ["claude:b7", "2"]
+
+
 def test_long_work_shows_a_progress_line_and_removes_it(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     shown = threading.Event()
     fake.answers["sessions.prune"] = lambda *_: shown.wait(PATIENCE_S) and {"removed": []}

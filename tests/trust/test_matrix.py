@@ -113,6 +113,7 @@ ROWS: dict[str, Row] = {
         -32602,
         narrowed=FORBIDDEN,
     ),
+    "hooks.list": Row(("admin",), narrowed=FORBIDDEN),
     "tokens.mint": Row(("admin",), {"scopes": ["list"], "sessionKey": OWN, "ttlSeconds": 1}),
     "tokens.list": Row(("admin",)),
     "tokens.revoke": Row(("admin",), {"id": "nothing"}, -32602),
