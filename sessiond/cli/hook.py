@@ -17,6 +17,8 @@ from sessiond.cli.terminal.output import as_json, lines
 
 # Beside the settings, until they are as they were.
 BACKUP = ".before-sessiond"
+# A daemon that is there answers at once.
+WAITING_S = 2.0
 # Not from the table of programs, which only these two commands import.
 PROGRAM = Argument("program", "The program.", choices=("claude", "codex"))
 
@@ -91,6 +93,8 @@ def uninstall(args: Args) -> None:
     if after is None:
         remove_settings(os.path.realpath(path))
         _say_removal(args, path, [f"removed {shown}, which had nothing else in it"])
+        if not args.json:
+            _say_what_waits(args.program, text)
         return
     replace_settings(path, current, after.encode())
     done = [f"took the hooks of sessiond out of {shown}"]
@@ -99,6 +103,27 @@ def uninstall(args: Args) -> None:
     elif backup is not None:
         done.append(f"it was changed meanwhile; as it was before they were added: {path + BACKUP}")
     _say_removal(args, path, done)
+    if not args.json:
+        _say_what_waits(args.program, text)
+
+
+def _say_what_waits(program: str, text: str) -> None:
+    """Say which messages wait that the hooks of the program, taken out of `text`, would have handed over."""
+    from sessiond.cli.hooks.settings import find_socket
+    from sessiond.client.blocking import Client
+    from sessiond.client.errors import ClientError
+
+    try:
+        with Client(find_socket(text)) as client:
+            waiting = client.call("hooks.list", timeout_s=WAITING_S)["waiting"]
+    except (ClientError, OSError):
+        return  # without a daemon nothing is known of it, and nothing depends on it
+    for one in waiting:
+        key = one["sessionKey"]
+        if key.startswith(f"{program}:"):
+            plural = one["unread"] != 1 or one["hasMore"]
+            count = f"{one['unread']}{' or more' if one['hasMore'] else ''} message{'s wait' if plural else ' waits'}"
+            note(f"{count} for {key}, and no hook hands them over any more; to read them: sessiond inbox {key}")
 
 
 def _say_removal(args: Args, path: str, words: list[str], *, removed: bool = True) -> None:

@@ -239,6 +239,32 @@ def test_install_and_uninstall_leave_the_settings_byte_for_byte(home: Path, caps
     assert tree(home) == before
 
 
+def test_uninstall_says_for_which_sessions_messages_wait(
+    home: Path, fake: FakeDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.answers["hooks.list"] = lambda _params, _connection: {
+        "waiting": [
+            {"sessionKey": "claude:b7", "unread": 1, "hasMore": False},
+            {"sessionKey": "claude:c8", "unread": 50, "hasMore": True},
+            {"sessionKey": "codex:d9", "unread": 2, "hasMore": False},
+        ]
+    }
+    assert cli.run(["hook", "install", "claude", "--write", "--socket", str(fake.path)]) == 0
+    assert cli.run(["hook", "uninstall", "claude"]) == 0
+    said = capsys.readouterr().err
+    assert "1 message waits for claude:b7, and no hook hands them over any more" in said
+    assert "50 or more messages wait for claude:c8" in said and "sessiond inbox claude:c8" in said
+    assert "codex" not in said
+    # Without a daemon, or with one that does not know of it, nothing is said.
+    for answer in ("hooks.list", None):
+        fake.answers.pop(answer or "", None)
+        if answer is None:
+            fake.stop()
+        assert cli.run(["hook", "install", "claude", "--write", "--socket", str(fake.path)]) == 0
+        assert cli.run(["hook", "uninstall", "claude"]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_settings_that_were_not_there_are_not_there_afterwards(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["hook", "install", "codex", "--write"]) == 0
     assert "Codex asks once" in capsys.readouterr().err

@@ -136,6 +136,16 @@ def find_ours(text: str) -> dict[str, list[Any]]:
     return found
 
 
+def find_socket(text: str) -> str | None:
+    """The socket that our hooks in the settings name, None where they name none. UnknownForm."""
+    for groups in find_ours(text).values():
+        for group in groups:
+            words = shlex.split(group["hooks"][_handlers_of_ours(group)[0]]["command"])
+            if "--socket" in words[:-1]:
+                return words[words.index("--socket") + 1]
+    return None
+
+
 def _hooks(text: str) -> tuple[Container, Container | None]:
     root = open_root(text)
     member = root.find("hooks")
