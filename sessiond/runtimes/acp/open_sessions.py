@@ -118,14 +118,22 @@ class OpenSessions:
         await self._make_room()
         rules = msgspec.structs.replace(
             self._rules,
-            # An agent that does one thing at a time answers after the turns of others.
-            timeout_s=self._rules.timeout_s if self._busy == {spec.session_id} else math.inf,
+            timeout_s=self._opening_timeout_s(spec.session_id),
             claim=lambda native_id: self._claim(spec.session_id, native_id),
         )
         servers = [self._tokens.server(spec)]
         session = await open_session(self._process, spec, sink, rules, cwd=_folder(spec), servers=servers)
         session.known_lists = self._lists.find(spec.session_id)
         return session
+
+    def _opening_timeout_s(self, session_id: str) -> float:
+        """How long the agent may take to open a session, if it does one thing at a time: it answers after the turns of
+        others, however long they are, and after others that are being opened.
+        """
+        others = self._busy - {session_id}
+        if any(other in self._open for other in others):
+            return math.inf
+        return self._rules.timeout_s * (1 + len(others))
 
     async def _make_room(self) -> None:
         """Close the sessions that have rested longest while too many are open. They are resumed when needed."""

@@ -411,6 +411,21 @@ async def test_an_agent_that_cannot_be_used_says_why(
             assert (await again.say("hello")).reply == "hello"
 
 
+async def test_an_agent_that_hangs_with_several_sessions_holds_none_of_their_runs_up(make_conversation: Any) -> None:
+    errors: list[str | None] = []
+    async with open_agents() as agents:
+        agent = acp_agent("mute", start_seconds=0.3)
+
+        async def say(number: int) -> None:
+            errors.append((await make_conversation(agents, agent).say("hello", f"s{number}")).error)
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(3):
+                    nursery.start_soon(say, number)
+    assert len(errors) == 3 and all(error is not None and "did not open a session within" in error for error in errors)
+
+
 async def test_how_to_get_the_program_of_a_preset_is_said(make_conversation: Any, tmp_path: Path) -> None:
     async with open_agents() as agents:
         for runtime, remedy in (
