@@ -278,16 +278,19 @@ def resident_mb(daemon: Daemon) -> float:
 def idle() -> Iterator[Figure]:
     with daemon_of(fill=lambda store: make_sessions(store, 1000, 1)) as daemon:
         wait_for_index(daemon)
-        time.sleep(8)  # what a start leaves to do is done
+        time.sleep(14)  # what a start leaves to do is done, and its worker threads have ended, which they do after ten
 
-        def switches() -> int:
-            tasks = (process_of(daemon) / "task").iterdir()
-            text = "\n".join((task / "status").read_text() for task in tasks)
-            return sum(int(line.split()[1]) for line in text.splitlines() if "ctxt_switches" in line)
+        def switches() -> dict[str, int]:
+            """How often each thread gave up the processor."""
+            found = {}
+            for task in (process_of(daemon) / "task").iterdir():
+                lines = (task / "status").read_text().splitlines()
+                found[task.name] = sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+            return found
 
         before = switches()
         time.sleep(20)
-        woken = switches() - before
+        woken = sum(count - before.get(thread, 0) for thread, count in switches().items())
         yield Figure("wake-ups in 20 idle seconds", woken, "", 0, 1, woken, 5)
 
 
