@@ -194,6 +194,18 @@ async def test_whoever_asks_takes_the_question_back_by_cancelling_or_going_away(
     assert (late["code"], late["data"]["answer"]) == (-32004, ends[2])
 
 
+async def test_what_another_connection_asks_in_the_name_of_a_run_ends_with_the_run(asking_agent: AskingAgent) -> None:
+    owner, run_id, there = asking_agent.owner, asking_agent.run_id, asking_agent.there
+    token = there.services.supervisor.registry.live[run_id].session.key
+    caller = Caller(kind="token", scopes=frozenset(), session_key=token, agent_id="alice", run_id=run_id)
+    async with there.connect(caller) as program:
+        await program.send("agents.ask", runId=run_id, **ASKED)
+        asked = await wait_for_question(owner)
+        asking_agent.made.gate.set()
+        end = await closed(owner, asked["id"])
+    assert (end["outcome"], end["reason"]) == ("withdrawn", "the run that asked it is over")
+
+
 @pytest.mark.parametrize("how", ["aborted", "timeout", "reset"])
 async def test_a_question_ends_with_its_run_however_that_ends(tmp_path: Path, how: str) -> None:
     heard: list[dict[str, Any]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.rows import check_each
 
@@ -194,5 +194,6 @@ def test_every_conversation_ends_in_one_announce_step_and_survives_a_restart_any
 
 
 @given(st.text())
+@example("a\rb\x0bc\x0cd\x1ce\x85f\u2028g\u2029h")
 def test_no_text_can_break_out_of_its_quotation(text: str) -> None:
     assert all(line.startswith("> ") for line in quote_lines(text).splitlines())
