@@ -250,8 +250,9 @@ export class TranscriptView extends HTMLElement {
 		const {feed} = this
 		if (!feed) return
 		const again = () => this.show(feed.key)
-		for (const edge of [this.older, this.newer])
-			fill(edge, problemNote(feed.problem, {what: "The transcript cannot be read on.", again}))
+		const note = () => problemNote(feed.problem, {what: "The transcript cannot be read on.", again})
+		fill(this.older, feed.isReady && note())
+		fill(this.newer, note())
 	}
 }
 
