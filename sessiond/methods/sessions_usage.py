@@ -14,7 +14,7 @@ from sessiond.model.keys import agent_of, is_foreign, is_listed
 from sessiond.rpc.method import Method
 from sessiond.sessions.listing import source_of
 from sessiond.sessions.resolve import reaches
-from sessiond.sessions.usage import UsageCount, UsageSum, sum_by
+from sessiond.sessions.usage import UsageCount, UsageSum, find_used, sum_by
 from sessiond.store.catalog import Session
 
 # Checking the visibility of this many sessions takes half a millisecond; then other tasks run.
@@ -103,8 +103,10 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
         raise InvalidParams("`$.until` is before `$.since`.", field="$.until")
     key = None if params.key is None else services.find(ctx.caller, params.key, field="$.key").key
     sessions = await _visible(ctx, key)
+    # Before they are counted: what is read whole meanwhile may not be counted any more.
+    partial = sum(session.is_partial for session in sessions)
     count = UsageCount(services.store.record_limit, services.config.models.pricing, since_ms=since, until_ms=until)
-    await services.time_slicer.run(count.steps(sessions))
+    await services.time_slicer.run(count.steps(find_used(sessions)))
     return SessionsUsageResult(
         totals=UsageFields(**_fields(count.totals)),
         by_session=[
@@ -127,7 +129,7 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
             SourceUsage(source=source, **_fields(usage))
             for source, usage in sum_by(count.by_session, lambda one: source_of(one.key)).items()
         ],
-        partial=sum(session.is_partial for session in sessions) or UNSET,
+        partial=partial or UNSET,
     )
 
 

@@ -14,9 +14,10 @@ import msgspec
 
 from sessiond.clock import iso_ms
 from sessiond.config.settings import Price
+from sessiond.model.entry import Entry
 from sessiond.model.usage import Usage
 from sessiond.model.usage_rows import DAY_MS, NO_DAY, Counts, UsageFacts, UsageItem, UsageRow, added_costs
-from sessiond.sessions.usage_families import group_families
+from sessiond.sessions.usage_families import UsedSession, group_families
 from sessiond.sessions.usage_ledger import UsageLedger, read_ledger
 from sessiond.store.catalog import Session
 
@@ -60,6 +61,12 @@ def price_of(pricing: Mapping[str, Price], model: str, usage: Usage) -> float | 
     return (usage.input * price.input + usage.output * price.output + cached + stored) / 1_000_000
 
 
+def find_used(sessions: Iterable[Session]) -> list[UsedSession]:
+    """Those of the sessions that used something, as they are now. Called on the event loop."""
+    entries = [(session, session.entry) for session in sessions]
+    return [UsedSession(session, entry, entry.usage) for session, entry in entries if entry.usage is not None]
+
+
 class UsageCount:
     """Sums up the usage of sessions. What a fork or a copy repeats is counted once, for the oldest session that has it.
 
@@ -85,14 +92,13 @@ class UsageCount:
         self.by_model: dict[str, UsageSum] = {}
         self.by_day: dict[str, UsageSum] = {}
 
-    def steps(self, sessions: Iterable[Session]) -> Iterator[None]:
+    def steps(self, sessions: Iterable[UsedSession]) -> Iterator[None]:
         """Count the sessions. Each step blocks briefly; runs in worker threads."""
-        used = [session for session in sessions if session.entry.usage is not None]
-        used.sort(key=_age_of)
-        self._stating = {session.key for session in used if _facts_of(session).costs}
+        ordered = sorted(sessions, key=_age_of)
+        self._stating = {used.session.key for used in ordered if used.facts.costs}
         yield
-        for family in group_families(used):
-            if all(self._is_outside(session) for session in family):
+        for family in group_families(ordered):
+            if all(self._is_outside(used) for used in family):
                 continue
             if len(family) > 1:
                 yield from self._count_family(family)
@@ -102,41 +108,41 @@ class UsageCount:
                 yield from self._count_family(family)
             yield
 
-    def _is_outside(self, session: Session) -> bool:
+    def _is_outside(self, used: UsedSession) -> bool:
         """Whether nothing of the session was used within the time."""
-        facts = _facts_of(session)
-        return not self._needs_dropped(facts) and all(self._place_of(session, row) == "outside" for row in facts.rows)
+        facts = used.facts
+        return not self._needs_dropped(facts) and all(self._place_of(used, row) == "outside" for row in facts.rows)
 
-    def _suffices(self, session: Session) -> bool:
+    def _suffices(self, used: UsedSession) -> bool:
         """Whether the sums in the entry say what was used within the time."""
-        facts = _facts_of(session)
+        facts = used.facts
         if facts.is_unsure or self._needs_dropped(facts):
             return False
-        return all(self._place_of(session, row) != "across" for row in facts.rows)
+        return all(self._place_of(used, row) != "across" for row in facts.rows)
 
     def _needs_dropped(self, facts: UsageFacts) -> bool:
         return bool(facts.dropped_to) and facts.dropped_to >= self._since
 
-    def _place_of(self, session: Session, row: UsageRow) -> str:
-        first, last = _times_of(session, row)
+    def _place_of(self, used: UsedSession, row: UsageRow) -> str:
+        first, last = _times_of(used.entry, row)
         if last < self._since or (self._until is not None and first >= self._until):
             return "outside"
         return "inside" if first >= self._since and (self._until is None or last < self._until) else "across"
 
-    def _count_rows(self, session: Session) -> None:
-        for row in _facts_of(session).rows:
-            if self._place_of(session, row) == "inside" and (any(row.counts) or row.cost):
-                day = row.day if row.day != NO_DAY else session.entry.updated_at // DAY_MS
-                self._add(session, day, row.model, row.counts, row.cost)
+    def _count_rows(self, used: UsedSession) -> None:
+        for row in used.facts.rows:
+            if self._place_of(used, row) == "inside" and (any(row.counts) or row.cost):
+                day = row.day if row.day != NO_DAY else used.entry.updated_at // DAY_MS
+                self._add(used, day, row.model, row.counts, row.cost)
 
-    def _count_family(self, family: Sequence[Session]) -> Generator[None, None, None]:
+    def _count_family(self, family: Sequence[UsedSession]) -> Generator[None, None, None]:
         """Count sessions that have usage in common, the oldest first, by reading them."""
         owners: dict[int, tuple[UsageLedger, int]] = {}
-        for session in family:
-            ledger = yield from read_ledger(session, self._limit)
+        for used in family:
+            ledger = yield from read_ledger(used.session, used.entry, self._limit)
             self.read_count += 1
             if ledger is None:
-                self._count_rows(session)  # it is gone, but what it said is known
+                self._count_rows(used)  # it is gone, but what it said is known
                 continue
             copied: tuple[UsageLedger, int] | None = None
             for position, item in enumerate(ledger.items):
@@ -144,30 +150,30 @@ class UsageCount:
                 if owner is not None and owner[0] is not ledger:
                     copied = owner
                 else:
-                    self._add_item(session, item)
+                    self._add_item(used, item)
             for item in ledger.cost_items(_costs_before(ledger, copied)):
-                self._add_item(session, item)
+                self._add_item(used, item)
 
-    def _add_item(self, session: Session, item: UsageItem) -> None:
+    def _add_item(self, used: UsedSession, item: UsageItem) -> None:
         # What has no time counts for the last day of its session.
-        at_ms = item.at_ms if item.at_ms is not None else session.entry.updated_at
+        at_ms = item.at_ms if item.at_ms is not None else used.entry.updated_at
         if at_ms >= self._since and (self._until is None or at_ms < self._until):
-            self._add(session, at_ms // DAY_MS, item.model, item.counts, item.cost)
+            self._add(used, at_ms // DAY_MS, item.model, item.counts, item.cost)
 
-    def _add(self, session: Session, day: int, model: str, counts: Counts, cost: float | None) -> None:
-        if cost is None and not (session.key in self._stating or session.entry.spawned_by in self._stating):
+    def _add(self, used: UsedSession, day: int, model: str, counts: Counts, cost: float | None) -> None:
+        if cost is None and not (used.session.key in self._stating or used.entry.spawned_by in self._stating):
             cost = price_of(self._pricing, model, Usage(*counts[:4]))
-        used = UsageSum(*counts, cost)
-        self.totals.merge(used)
+        more = UsageSum(*counts, cost)
+        self.totals.merge(more)
         for sums, name in ((self.by_model, model), (self.by_day, _name_day(day))):
-            sums.setdefault(name, UsageSum()).merge(used)
-        self.by_session.setdefault(session, UsageSum()).merge(used)
+            sums.setdefault(name, UsageSum()).merge(more)
+        self.by_session.setdefault(used.session, UsageSum()).merge(more)
 
 
-def _age_of(session: Session) -> tuple[int, bool, str]:
+def _age_of(used: UsedSession) -> tuple[int, bool, str]:
     # Copies of a conversation begin when that began.
-    source = session.entry.source
-    return session.entry.created_at, source is not None and source.forked_from is not None, session.session_id
+    source = used.entry.source
+    return used.entry.created_at, source is not None and source.forked_from is not None, used.session.session_id
 
 
 def _costs_before(ledger: UsageLedger, copied: tuple[UsageLedger, int] | None) -> dict[str, float]:
@@ -181,15 +187,8 @@ def _costs_before(ledger: UsageLedger, copied: tuple[UsageLedger, int] | None) -
     return first if before is None else before if added_costs(before, first) is not None else {}
 
 
-def _facts_of(session: Session) -> UsageFacts:
-    assert session.entry.usage is not None
-    return session.entry.usage
-
-
-def _times_of(session: Session, row: UsageRow) -> tuple[int, int]:
-    if row.day == NO_DAY:
-        return session.entry.updated_at, session.entry.updated_at
-    return row.first_ms, row.last_ms
+def _times_of(entry: Entry, row: UsageRow) -> tuple[int, int]:
+    return (entry.updated_at, entry.updated_at) if row.day == NO_DAY else (row.first_ms, row.last_ms)
 
 
 @lru_cache(maxsize=4096)

@@ -7,33 +7,40 @@ what it was forked from.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from sessiond.model.entry import Entry
+from sessiond.model.usage_rows import UsageFacts
 from sessiond.store.catalog import Session
 
 
-def group_families(sessions: Sequence[Session]) -> list[list[Session]]:
-    """The sessions in groups that have no usage in common, in the order of the first of each. All of them used
-    something.
-    """
+class UsedSession(NamedTuple):
+    """A session that used something, with its entry of one moment: while it is counted it may change."""
+
+    session: Session
+    entry: Entry
+    facts: UsageFacts
+
+
+def group_families(sessions: Sequence[UsedSession]) -> list[list[UsedSession]]:
+    """The sessions in groups that have no usage in common, in the order of the first of each."""
     groups = _Groups(len(sessions))
     heads: dict[int, int] = {}
-    for number, session in enumerate(sessions):
-        assert session.entry.usage is not None
-        for head in session.entry.usage.heads:
+    for number, used in enumerate(sessions):
+        for head in used.facts.heads:
             groups.join(heads.setdefault(head, number), number)
-    for number, session in enumerate(sessions):
-        assert session.entry.usage is not None
-        for one in session.entry.usage.recent_ids:
+    for number, used in enumerate(sessions):
+        for one in used.facts.recent_ids:
             if one in heads:
                 groups.join(heads[one], number)
-    keys = {session.key: number for number, session in enumerate(sessions)}
-    for number, session in enumerate(sessions):
-        source = session.entry.source
+    keys = {used.session.key: number for number, used in enumerate(sessions)}
+    for number, used in enumerate(sessions):
+        source = used.entry.source
         if source is not None and source.forked_from is not None:
             groups.join(keys.get(f"{source.name}:{source.forked_from}", number), number)
-    found: dict[int, list[Session]] = {}
-    for number, session in enumerate(sessions):
-        found.setdefault(groups.first_of(number), []).append(session)
+    found: dict[int, list[UsedSession]] = {}
+    for number, used in enumerate(sessions):
+        found.setdefault(groups.first_of(number), []).append(used)
     return list(found.values())
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.record import BadLine, Record
 from sessiond.model.usage_rows import UsageItem, added_costs
 from sessiond.store import dirfd, folding, transcript
@@ -64,30 +65,32 @@ class _KeptLedgers:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[tuple[int, ...], UsageLedger]] = OrderedDict()
 
-    def find(self, session: Session) -> UsageLedger | None:
+    def find(self, path: str, state: tuple[int, ...]) -> UsageLedger | None:
         with self._lock:
-            state, ledger = self._kept.get(session.path, (None, None))
-            return ledger if state == _state_of(session) else None
+            known, ledger = self._kept.get(path, (None, None))
+            return ledger if known == state else None
 
-    def put(self, session: Session, ledger: UsageLedger) -> None:
+    def put(self, path: str, state: tuple[int, ...], ledger: UsageLedger) -> None:
         with self._lock:
-            self._kept.pop(session.path, None)
-            self._kept[session.path] = (_state_of(session), ledger)
+            self._kept.pop(path, None)
+            self._kept[path] = (state, ledger)
             while sum(len(one.items) for _, one in self._kept.values()) > _MOST_KEPT:
                 self._kept.popitem(last=False)
 
 
-def _state_of(session: Session) -> tuple[int, ...]:
-    facts = session.entry.file
+def _state_of(session: Session, facts: FileFacts) -> tuple[int, ...]:
     return session.folder.fd, facts.inode, facts.mtime_ns, facts.folded_to, facts.check
 
 
 _KEPT = _KeptLedgers()
 
 
-def read_ledger(session: Session, record_limit: int) -> Generator[None, None, UsageLedger | None]:
-    """The ledger of a transcript, as far as it was folded; None where it cannot be read. Yields every few lines."""
-    ledger = _KEPT.find(session)
+def read_ledger(session: Session, entry: Entry, record_limit: int) -> Generator[None, None, UsageLedger | None]:
+    """The ledger of a transcript, as far as it was folded into `entry`; None where it cannot be read. Yields every few
+    lines.
+    """
+    path, state = session.path, _state_of(session, entry.file)
+    ledger = _KEPT.find(path, state)
     if ledger is not None:
         return ledger
     try:
@@ -95,18 +98,18 @@ def read_ledger(session: Session, record_limit: int) -> Generator[None, None, Us
     except OSError:
         return None
     with dirfd.closing(fd):
-        if dirfd.inode_of(os.fstat(fd)) != session.entry.file.inode:
+        if dirfd.inode_of(os.fstat(fd)) != entry.file.inode:
             return None
-        ledger = yield from _read_open(fd, session, record_limit)
-    _KEPT.put(session, ledger)
+        ledger = yield from _read_open(fd, session, entry, record_limit)
+    _KEPT.put(path, state, ledger)
     return ledger
 
 
-def _read_open(fd: int, session: Session, record_limit: int) -> Generator[None, None, UsageLedger]:
-    dialect, stop = session.dialect, session.entry.file.folded_to
-    entry = folding.begin_anew(session.entry)
+def _read_open(fd: int, session: Session, known: Entry, record_limit: int) -> Generator[None, None, UsageLedger]:
+    dialect, stop = session.dialect, known.file.folded_to
+    entry = folding.begin_anew(known)
     if session.folder.source is not None:
-        entry = folding.keep_identity(entry, session.entry)
+        entry = folding.keep_identity(entry, known)
     ledger, places = UsageLedger([], []), dict[int, int]()
     lines = transcript.read_lines(fd, 0, record_limit, dialect=_only_with_signs(dialect), stop=stop, block=_BLOCK)
     for number, line in enumerate(lines):

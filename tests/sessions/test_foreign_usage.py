@@ -10,7 +10,7 @@ import msgspec
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.source_facts import SourceFacts
-from sessiond.sessions.usage import UsageCount
+from sessiond.sessions.usage import UsageCount, find_used
 from sessiond.store import folding
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
@@ -41,7 +41,7 @@ def session_of(tmp_path: Path, source: str, native_id: str, data: bytes) -> Sess
 
 def count(*sessions: Session) -> UsageCount:
     found = UsageCount(LIMIT, {})
-    for _ in found.steps(sessions):
+    for _ in found.steps(find_used(sessions)):
         pass
     for session in sessions:
         os.close(session.folder.fd)

@@ -22,7 +22,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import begin_foreign
 from sessiond.model.source_facts import SourceFacts
 from sessiond.model.usage_rows import DAY_MS, MAX_RECENT, MAX_ROWS
-from sessiond.sessions.usage import UsageCount
+from sessiond.sessions.usage import UsageCount, find_used
 from sessiond.store import folding
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
@@ -95,7 +95,7 @@ class Store:
 
     def count(self, **more: Any) -> UsageCount:
         found = UsageCount(LIMIT, PRICING, **more)
-        for _ in found.steps(self.sessions):
+        for _ in found.steps(find_used(self.sessions)):
             pass
         return found
 
