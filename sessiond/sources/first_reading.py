@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sessiond.model.entry import Entry
 from sessiond.sources.folding_queue import SLICE_BYTES
@@ -19,18 +19,22 @@ from sessiond.sources.snapshot import Snapshot
 _MOST_APPENDED_BYTES = 4 * SLICE_BYTES
 
 
-def read_all(batch: Sequence[tuple[OpenRoot, ListedFile]], known: Snapshot) -> list[Entry | OSError | None]:
-    """As `read_known`, of several files."""
+def read_all(
+    batch: Sequence[tuple[OpenRoot, ListedFile]], known: Snapshot, is_busy: Callable[[], bool]
+) -> list[Entry | OSError | None]:
+    """As `read_known`, of several files. While others are busy it pauses now and then."""
     entries: list[Entry | OSError | None] = []
-    turn = ThreadTurn()
+    turn = ThreadTurn(is_busy)
     for root, file in batch:
         saved = known.get(root.path, {}).get(file.place)
-        entries.append(read_known(root, file, saved))
+        entries.append(read_known(root, file, saved, turn))
         turn.pause_when_over()
     return entries
 
 
-def read_known(root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry | OSError | None:
+def read_known(
+    root: OpenRoot, file: ListedFile, known: Entry | None, turn: ThreadTurn | None = None
+) -> Entry | OSError | None:
     """The entry of a file: as the snapshot has it, and what was appended since; else that of its ends.
 
     None where it is no session yet, the error where it cannot be read. Blocks.
@@ -53,7 +57,7 @@ def read_known(root: OpenRoot, file: ListedFile, known: Entry | None) -> Entry |
             if not got.more:
                 return got.entry
         entry = root.reader.identify(file)
-        return root.reader.read_ends(file, entry) if entry is not None else None
+        return root.reader.read_ends(file, entry, turn) if entry is not None else None
     except MemoryError:
         return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     except OSError as error:

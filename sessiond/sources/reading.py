@@ -149,17 +149,20 @@ def fit_piece(piece: int, spent_s: float) -> int:
 
 
 class ThreadTurn:
-    """What a worker thread may do until others have their turn: a millisecond of a processor's time."""
+    """What a worker thread may do until others have their turn: a millisecond of a processor's time. They have it while
+    `is_busy` says so. A pause that nobody needs takes a third as long as the turn before it.
+    """
 
-    __slots__ = ("_began",)
+    __slots__ = ("_began", "_is_busy")
 
-    def __init__(self) -> None:
-        self._began = time.thread_time()
+    def __init__(self, is_busy: Callable[[], bool] = lambda: True) -> None:
+        self._began, self._is_busy = time.thread_time(), is_busy
 
     def pause_when_over(self) -> None:
-        """Give up the interpreter for a moment, where that time is over."""
+        """Give up the interpreter for a moment, where that time is over and others need it."""
         if time.thread_time() - self._began > _TURN_S:
-            let_others_run()
+            if self._is_busy():
+                let_others_run()
             self._began = time.thread_time()
 
 
@@ -190,14 +193,16 @@ class FileReader:
             native_id = said if said is not None and NATIVE_ID.fullmatch(said) else native_id
         return begin_foreign(self._facts(file), native_id)
 
-    def read_ends(self, file: ListedFile, entry: Entry) -> Entry:
-        """The entry of a file of which both ends were read; all of a short one. Raises OSError."""
+    def read_ends(self, file: ListedFile, entry: Entry, turn: ThreadTurn | None = None) -> Entry:
+        """The entry of a file of which both ends were read; all of a short one. Raises OSError. `turn` is that of the
+        thread, where it reads several.
+        """
         if file.found.is_compressed:
             return _mark_partial(entry, file)
         if file.size <= 2 * END_BYTES:
             return self.fold_slice(file.place, entry, file.size).entry
         with dirfd.closing(self.folder.open_file(file.place)) as fd:
-            turn = ThreadTurn()
+            turn = turn or ThreadTurn()
             head = self._fold_end(fd, 0, END_BYTES, entry, turn)
             begin = file.size - END_BYTES
             tail = self._fold_end(fd, begin + _first_line(fd, begin), file.size, head, turn)

@@ -85,7 +85,7 @@ class Sources:
             self._run_sync,
             keeper=self._keeper,
             note_change=saver.note_change,
-            is_busy=lambda: store.committer.is_busy,
+            is_busy=self._is_busy,
             retries=self._retries,
         )
         self._roots = RootFolders(
@@ -98,6 +98,10 @@ class Sources:
             keeper=self._keeper,
             retries=self._retries,
         )
+
+    def _is_busy(self) -> bool:
+        """Whether somebody waits for the disk. May be asked in any thread."""
+        return self._store.committer.is_busy
 
     @property
     def partial_count(self) -> int:
@@ -231,7 +235,7 @@ class Sources:
         """Show sessions that are some of many. At the start nothing is published."""
         batch = [one for one in found if not self._files.shows_original(*one)]
         try:
-            entries: list[Entry | OSError | None] = await self._run_sync(read_all, batch, self._snapshot)
+            entries: list[Entry | OSError | None] = await self._run_sync(read_all, batch, self._snapshot, self._is_busy)
         except OSError as error:  # there is no thread
             entries = [error] * len(batch)
         for (root, file), entry in zip(batch, entries, strict=True):

@@ -26,6 +26,22 @@ def test_a_turn_is_a_millisecond_of_the_processor_whatever_a_line_takes() -> Non
     assert turn._began - began > 0.001
 
 
+def test_when_a_turn_is_over_it_is_asked_whether_others_are_busy() -> None:
+    asked: list[float] = []
+
+    def is_busy() -> bool:
+        asked.append(time.thread_time())
+        return len(asked) == 2
+
+    turn = reading.ThreadTurn(is_busy)
+    for number in range(1, 4):
+        began = turn._began
+        while time.thread_time() - began <= 0.001:
+            pass
+        turn.pause_when_over()
+        assert len(asked) == number and turn._began >= asked[-1] > began + 0.001
+
+
 async def test_the_lines_before_a_bad_one_are_not_counted_at_every_slice(followed: FollowedSources, home: Path) -> None:
     # 16 MB of bad lines took 13 s of a processor.
     path = pi_file(home, 1, header=False)
