@@ -278,7 +278,9 @@ def resident_mb(daemon: Daemon) -> float:
 def idle() -> Iterator[Figure]:
     with daemon_of(fill=lambda store: make_sessions(store, 1000, 1)) as daemon:
         wait_for_index(daemon)
-        time.sleep(14)  # what a start leaves to do is done, and its worker threads have ended, which they do after ten
+        # What a start leaves to do is done, its worker threads have ended, and the deadlines of its connections have
+        # passed: Trio wakes up for them also when what they limited is over.
+        time.sleep(35)
 
         def switches() -> dict[str, int]:
             """How often each thread gave up the processor."""
