@@ -37,7 +37,7 @@ CCUSAGE: dict[str, tuple[int | Sums, str]] = {
         " two of a sub-agent",
     ),
     "gemini": (0, ""),
-    "opencode": (0, ""),
+    "opencode": (3, "a fork's three copies count, which have other ids"),
     "pi": (-3 + 2, "requests for a compaction and for two summaries of branches do not count; a fork's two copies do"),
 }
 AGENTSVIEW: dict[str, tuple[int | Sums, str]] = {

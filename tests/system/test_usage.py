@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 INPUT, OUTPUT, CACHED = 60, 7, 40
 # How many requests the sessions of each program say, counted by hand; `tests/agents/test_usage_beside.py` has what
 # other programs count. Some answers were cut off after a token of output.
-REQUESTS = {"claude": 54, "codex": 41, "gemini": 11, "opencode": 11, "pi": 10}
+REQUESTS = {"claude": 54, "codex": 41, "gemini": 11, "opencode": 8, "pi": 10}
 CUT_OFF = {"claude": 12, "pi": 6}
 CLAUDE_TALK, CLAUDE_FORK = "890db435-bd07-5611-ad2f-c5d051e65a28", "8f21703f-ac01-5f0f-b347-5b388110899e"
 

@@ -159,7 +159,7 @@ def _info_record(kind: str, line: bytes, data: _EventData) -> Record:
     usage, stamp = _usage_of(info), _times_of(info.time)[0]
     model, provider = known_text(info.model_id), known_text(info.provider_id)
     message = assistant_message(Service(_API, provider or _API), [], _stop_reason(info), model, usage)
-    facts = LineFacts(model=model, provider=provider, usage=usage, usage_id=key)
+    facts = LineFacts(model=model, provider=provider, usage=usage, usage_id=_request_id(key, stamp, provider, model))
     record = _record_of("assistant", key, message_bytes(message, stamp), stamp)
     return replace(record, type=kind, raw=line, facts=facts, part_key="", is_addition=True)
 
@@ -254,6 +254,11 @@ def _times_of(raw: msgspec.Raw) -> tuple[int | None, int | None]:
     """When something was created, and when it ended."""
     times = open_part(_decode_times, raw) or _Times()
     return lax.whole_ms(times.created), lax.whole_ms(times.end)
+
+
+def _request_id(key: str, created_ms: int | None, provider: str | None, model: str | None) -> str:
+    # A fork gives new ids to the messages that it copies. When they were begun stays.
+    return key if created_ms is None else f"{created_ms}/{provider}/{model}"
 
 
 def _usage_of(info: _MessageInfo) -> Usage | None:
