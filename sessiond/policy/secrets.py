@@ -106,6 +106,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
     _shape("0ordoqen", r"(?<![A-Za-z0-9_-])(0oRDoQEn[A-Za-z0-9_-]{40,}+)", 0),
 )
 
+_BEGIN = "-----BEGIN "
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 
 Span = tuple[int, int, str | None]
@@ -191,8 +192,8 @@ def compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 def _spans(text: str, patterns: tuple[re.Pattern[str], ...]) -> list[Span]:
     """The places of the secrets, in order and without overlaps."""
-    spans = sorted([*_find_shaped(text), *_find_pem(text), *_find_matches(text, patterns)], key=lambda span: span[:2])
-    return list(_merge_spans(spans)) if spans else []
+    spans = [*_find_shaped(text), *(_find_pem(text) if _BEGIN in text else ()), *_find_matches(text, patterns)]
+    return list(_merge_spans(sorted(spans, key=lambda span: span[:2]))) if spans else []
 
 
 def _is_too_short(text: str) -> bool:
@@ -204,8 +205,12 @@ def _find_shaped(text: str) -> Iterator[Span]:
     if _is_too_short(text):
         return
     low = _lower(text)
-    find = low.find if len(low) <= _PIECE else partial(_find, low)
-    for keyword, pattern in _SHAPES:
+    if len(low) <= _PIECE:
+        # Most keywords are not in most texts.
+        find, shapes = low.find, [shape for shape in _SHAPES if shape[0] in low]
+    else:
+        find, shapes = partial(_find, low), list(_SHAPES)
+    for keyword, pattern in shapes:
         at = find(keyword, 0)
         while at >= 0:
             hit = pattern.match(text, at, at + _PIECE)
@@ -260,11 +265,11 @@ def _is_secret(keyword: str, whole: str, value: str) -> bool:
 
 def _find_pem(text: str) -> Iterator[Span]:
     """The places of PEM private keys: all between BEGIN and END lines; without an END line, the rest of the text."""
-    at = _find(text, "-----BEGIN ", 0)
+    at = _find(text, _BEGIN, 0)
     while at >= 0:
         hit = _PEM.match(text, at)
         if hit is None:
-            at = _find(text, "-----BEGIN ", at + 1)
+            at = _find(text, _BEGIN, at + 1)
             continue
         end = _find(text, "-----END ", hit.end())
         # In JSON text a line ends with the two characters `\n`; keep them, so that the text stays JSON.
@@ -273,7 +278,7 @@ def _find_pem(text: str) -> Iterator[Span]:
             yield hit.end(), len(text), newline + MASK
             return
         yield hit.end(), end, newline + MASK + newline
-        at = _find(text, "-----BEGIN ", end)
+        at = _find(text, _BEGIN, end)
 
 
 def _find_matches(text: str, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Span]:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 _MOST_SPAN_LINES, _MOST_SPAN_CHARS = 16, 8000
 _TICKS = re.compile(r"\\.|`+", re.DOTALL)
 # What would be an element, a comment or an instruction where HTML in Markdown is shown as such; and an image, for which
-# whoever shows the document would ask another machine. With the backslashes before: if odd, it is escaped already.
-_MARKUP = re.compile(r"(\\*)(<(?=[A-Za-z/!?])|!(?=\[))")
+# whoever shows the document would ask another machine.
+_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|!(?=\[)")
+# What has an effect within a line.
+_MARKS = re.compile(r"([\\`*_\[\]#!|~])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -104,7 +106,7 @@ def _escape_line(line: str, text: str, starts: Sequence[int]) -> str:
     spans = [_code_spans(text, start) for start in starts] if "`" in line else []
 
     def escape(found: re.Match[str]) -> str:
-        at = starts[-1] + found.start(2)
+        at = starts[-1] + found.start()
         # An odd number of borders before a place: it is between the begin and the end of a span.
         is_code = spans and all(bisect_right(each, at) % 2 for each in spans)
         return found[0] if is_code else _escape_match(found)
@@ -118,7 +120,11 @@ def _may_be_table(lines: Sequence[str]) -> bool:
 
 
 def _escape_match(found: re.Match[str]) -> str:
-    return found[0] if len(found[1]) % 2 else f"{found[1]}\\{found[2]}"
+    at = begin = found.start()
+    while begin and found.string[begin - 1] == "\\":
+        begin -= 1
+    # Behind an odd number of backslashes it is escaped already.
+    return found[0] if (at - begin) % 2 else f"\\{found[0]}"
 
 
 def _code_spans(text: str, start: int) -> list[int]:
@@ -140,9 +146,10 @@ def _ticks_of_length(count: int) -> re.Pattern[str]:
     return re.compile(f"(?<!`)`{{{count}}}(?!`)")
 
 
+@lru_cache(maxsize=64)  # who speaks is always the same few
 def _heading(text: str) -> str:
     """On one line, without any effect."""
-    return _html(re.sub(r"([\\`*_\[\]#!|~])", r"\\\1", " ".join(_clean(text).split())))
+    return _html(_MARKS.sub(r"\\\1", " ".join(_clean(text).split())))
 
 
 def _inline(text: str) -> str:
