@@ -184,6 +184,8 @@ def test_while_the_daemon_is_away_a_message_is_kept_and_sent_when_it_is_back(dae
     page.locator("connection-state.away").wait_for()
     hint, text = page.locator("message-composer .form > .hint"), page.locator("message-composer textarea")
     assert "The daemon is away" in hint.inner_text() and "is kept" in hint.inner_text()
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 400
     write(page, "not this one")
     page.keyboard.press("Enter")
     hint.get_by_role("button", name="Do not send it").click()
