@@ -168,6 +168,30 @@ def test_stuck_jobs_hold_up_neither_the_others_nor_their_report(where: str, stuc
 
 
 @check_each("where", ["begin", "sync", "finish"])
+def test_the_report_before_a_stuck_job_and_what_is_put_behind_it_do_not_wait(where: str):
+    is_stuck, release = threading.Event(), threading.Event()
+
+    def act(job: str) -> None:
+        if job == "stuck":
+            is_stuck.set()
+            release.wait()
+
+    for before in (["a"], []):
+        is_stuck.clear()
+        release.clear()
+        commits = Commits(**{where: act})
+        with started(commits) as threads:
+            try:
+                put(threads, *before, "stuck")
+                commits.wait_for_report(*before)
+                assert is_stuck.wait(PATIENCE_S)
+                put(threads, "behind")
+                commits.wait_for_report("behind")
+            finally:
+                release.set()
+
+
+@check_each("where", ["begin", "sync", "finish"])
 def test_what_was_put_before_the_stop_is_carried_out_and_reported_and_then_the_threads_end(where: str):
     begin = threading.Event()
     commits = Commits(**{where: lambda _job: begin.wait(PATIENCE_S)})
