@@ -29,13 +29,14 @@ GROUPS = {
 }
 _SUMS = ("inputTokens", "outputTokens", "cacheRead", "cacheWrite", "totalTokens")
 _BAR = 24
+_DAY_MS = 86_400_000
 _WHAT = f"{', '.join([*GROUPS][:-1])} or {[*GROUPS][-1]}"
 
 
 def run(args: Args) -> int | None:
     if args.json and args.csv:
         raise CommandFailed("--json and --csv exclude each other", status=USAGE)
-    since = None if args.since is None else now_ms() - int(args.since * 1000)
+    since = None if args.since is None else _begin_of(int(args.since * 1000), now_ms())
     found = ask_long(args, "sessions.usage", drop_absent({"key": args.key, "since": since}), "counting")
     if args.json:
         as_json(found)
@@ -51,6 +52,14 @@ def run(args: Args) -> int | None:
     else:
         note("no tokens are counted" + (" since then" if since is not None else " yet"))
     return None
+
+
+def _begin_of(age_ms: int, now: int) -> int:
+    """The moment from which on it is counted. Of whole days the first counts from its beginning: a bar is a day, and
+    sums of days are known without reading a transcript.
+    """
+    begin = max(0, now - age_ms)
+    return begin if age_ms < _DAY_MS else begin - begin % _DAY_MS
 
 
 def _show(by: str, rows: list[dict[str, Any]], totals: dict[str, Any]) -> None:
@@ -106,7 +115,12 @@ COMMAND = Command(
     arguments=(Argument("key", "Only this session.", required=False, complete="key"),),
     options=(
         Option("--by", f"What a row is: {_WHAT} (default: day, in UTC).", choices=tuple(GROUPS), metavar="WHAT"),
-        Option("--since", "Only what was used within this time, such as 7d.", kind="duration", metavar="AGE"),
+        Option(
+            "--since",
+            "Only what was used within this time, such as 7d; the first day counts from its beginning, in UTC.",
+            kind="duration",
+            metavar="AGE",
+        ),
         Option("--csv", "The rows as CSV, for other programs.", kind="flag"),
         *CLIENT_OPTIONS,
     ),

@@ -84,6 +84,22 @@ def test_every_grouping_names_its_rows_and_csv_has_no_formula(
     assert len(asked) == len(GROUPS) + 2
 
 
+def test_whole_days_begin_at_midnight_and_hours_where_they_begin(
+    sessiond: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    for age in ("7d", "24h", "23h", "100000d"):
+        assert sessiond("usage", "--since", age).status == 0
+    assert [one["since"] % 86_400_000 == 0 for one in asked[:2]] == [True, True]
+    assert asked[2]["since"] - asked[1]["since"] >= 3_600_000
+    assert asked[3]["since"] == 0
+
+
+def test_sessions_that_are_not_read_whole_yet_are_named(sessiond: Callable[..., Any], fake: Any) -> None:
+    fake.answers["sessions.usage"] = lambda *_: {**ANSWER, "partial": 3}
+    assert "3 sessions of other programs are still being read" in sessiond("usage").err
+    assert json.loads(sessiond("usage", "--json").out)["partial"] == 3
+
+
 def test_nothing_used_is_said(sessiond: Callable[..., Any], fake: Any) -> None:
     fake.answers["sessions.usage"] = lambda *_: {**ANSWER, "byDay": [], "totals": row(0)}
     done = sessiond("usage")
