@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 from support.real_daemon import PATIENCE_S, Daemon
 
 from sessiond.cli.frame import tree
+from sessiond.clock import iso_ms
 from sessiond.config.settings import Config, parse
 
 pytestmark = pytest.mark.system
@@ -197,3 +200,34 @@ def test_every_way_to_watch_shows_a_message(reader: Reader) -> None:
             process.wait()
             process.stdout.close()
         reader.daemon.wait_for(lambda: not reader.followers(), line)
+
+
+def test_the_sessions_of_programs_are_listed_read_and_found_as_the_page_shows(daemon: Daemon, tmp_path: Path) -> None:
+    texts = re.findall(r"```text\n(.*?)```", README.read_text(), re.DOTALL)
+    [example] = [text for text in texts if "sessiond list --here" in text]
+    native, here = "0e821bfa-0000-4000-8000-000000000001", tmp_path / "here"
+    here.mkdir()
+    began_s = int(time.time()) - 60
+    said = re.findall(r"(?m)^\d\d:\d\d:\d\d (user|assistant) +(.*)$", example)
+    lines = []
+    for number, (role, text) in enumerate([("user", "Why is the parser slow on long lines?"), *said]):
+        place = {"uuid": str(number), "sessionId": native, "cwd": str(here), "userType": "external"}
+        message = {"role": role, "content": text if role == "user" else [{"type": "text", "text": text}]}
+        at = iso_ms((began_s + number) * 1000)
+        lines.append(json.dumps({"type": role, **place, "timestamp": at, "message": message}) + "\n")
+    file = tmp_path / ".claude" / "projects" / "-here" / f"{native}.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(lines))
+    daemon.start()
+    daemon.wait_for(lambda: [row for row in daemon.rows() if not row.get("partial")], "the session is not listed")
+    shown, moment = {}, r"^(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
+    for command in re.findall(r"(?m)^\$ (sessiond (?:list|history|search) .*)$", example):
+        words = [sys.executable, "-m", *shlex.split(command)]
+        environ = daemon.environ | {"PYTHONPATH": str(README.parent)}
+        printed = subprocess.check_output(words, cwd=here, env=environ, text=True)
+        shown[words[3]] = [re.sub(moment, "", line) for line in printed.splitlines()]
+    expected = [re.sub(moment, "", line) for line in example.splitlines()]
+    assert shown["history"] == expected[expected.index("$ sessiond history claude:0e821bfa -n 2") + 1 :][:2]
+    [found] = [line for line in shown["search"] if "tokenizer" in line]
+    assert "claude:0e821bfa" in found and found.endswith(said[-1][1])
+    assert "claude:0e821bfa" in shown["list"][-1] and "Why is the parser slow on long lines?" in shown["list"][-1]
