@@ -8,6 +8,11 @@ from support.in_process import in_process_daemon
 
 from sessiond.clock import iso_ms
 from sessiond.model.caller import Caller
+from sessiond.model.dialects import DIALECTS
+from sessiond.model.entry import Entry
+from sessiond.model.source_facts import SourceFacts
+from sessiond.store.catalog import Session
+from sessiond.store.folder import Folder
 
 DAY = 86_400_000
 T = 1_795_305_600_000  # a midnight, UTC
@@ -150,3 +155,15 @@ async def test_only_visible_sessions_are_counted(tmp_path: Path) -> None:
         assert (await agent.failure("sessions.usage", key="agent:main:s0"))["code"] == -32002
         found = await client.call("sessions.usage", key="agent:main:s1")
         assert sorted(row["sessionId"] for row in found["bySession"]) == ["s1", "s9"]
+
+
+async def test_sessions_that_are_not_read_whole_are_counted_as_partial(tmp_path: Path) -> None:
+    _write(tmp_path, 0, _message_record("a", T, _token_counts(1)))
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        assert "partial" not in await client.call("sessions.usage")
+        source = SourceFacts(name="claude", partial=True)
+        entry = Entry(session_id="n", session_key="claude:n", source=source)
+        folder = Folder("", -1, DIALECTS["claude"], source="claude")
+        daemon.services.store.catalog.add(Session(key="claude:n", entry=entry, folder=folder))
+        found = await client.call("sessions.usage")
+        assert (found["partial"], found["totals"]["inputTokens"]) == (1, 1)
