@@ -271,6 +271,7 @@ def test_an_openclaw_store_is_adopted_with_keys_and_settings(folder_scan):
         ended_at=1795224660934,
         runtime_ms=260,
         message_count=5,
+        usage=entry.usage,
         file=entry.file,
     )
     assert found[DASHBOARD_ID].entry.label == foreign[DASHBOARD]["label"] == "research"
