@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
@@ -86,8 +85,11 @@ def _show_overview(client: Client, *, json: bool) -> None:
         oldest = messages[0].get("timestamp") if messages else None
         counted = {"sessionKey": key, "unread": len(messages), "hasMore": page["hasMore"], "oldest": oldest}
         inboxes.append(drop_absent(counted))
-    with suppress(RpcError):  # for the owner only
+    try:
         inboxes += client.call("hooks.list", timeout_s=CALL_TIMEOUT_S)["waiting"]
+    except RpcError as error:
+        if error.slug not in ("forbidden", "method_not_found"):  # it is for the owner only
+            raise
     if json:
         as_json({"inboxes": inboxes})
         return

@@ -29,14 +29,24 @@ _BY_OPTION = (
     ),
     (re.compile(r"(?:.*/)?env"), re.compile(r"(-[a-zA-Z]*S|--split-string)(.*)", re.DOTALL)),
 )
+# Those whose options end at the name of a program: what stands behind it are the words of that program.
+_WITH_PROGRAM_FILE = re.compile(
+    r"(?:.*/)?(?:(?:python|pypy|perl|ruby|php|lua|luajit|osascript)[\d.]*|node|nodejs|bun|deno)"
+)
+# These run the program that their words name.
+_WRAPPER = re.compile(
+    r"(?:.*/)?(?:env|sudo|doas|nice|ionice|nohup|setsid|stdbuf|timeout|busybox|systemd-run|chroot|unshare|nsenter|bwrap|"
+    r"firejail|xargs|script|flock|su|runuser|strace)"
+)
 # These join all their words to one, which a shell reads, here or on another machine.
 _BY_ALL = re.compile(r"(?:.*/)?(?:ssh|mosh|eval|watch)")
 
 
 def find_program_word(words: Sequence[str], is_meant: Callable[[str], bool]) -> int | None:
     """The place of a word that is meant and that an interpreter takes for a program, or for a part of it."""
-    for place, word in enumerate(words):
-        # It may be called by another program, as by env or busybox.
+    runs_others = words and (_WRAPPER.fullmatch(words[0]) or _SHELL.fullmatch(words[0]))
+    called = words if runs_others else words[:1]
+    for place, word in enumerate(called):
         for taken in _programs_of(word, words, place + 1):
             if is_meant(words[taken]):
                 return taken
@@ -51,7 +61,7 @@ def _programs_of(interpreter: str, words: Sequence[str], start: int) -> list[int
         return _scripts_of_shell(words, start)
     for name, option in _BY_OPTION:
         if name.fullmatch(interpreter):
-            return _values_of(option, words, start)
+            return _values_of(option, words, start, ends_at_word=_WITH_PROGRAM_FILE.fullmatch(interpreter) is not None)
     return []
 
 
@@ -72,11 +82,13 @@ def _scripts_of_shell(words: Sequence[str], start: int) -> list[int]:
     return found
 
 
-def _values_of(option: re.Pattern[str], words: Sequence[str], start: int) -> list[int]:
+def _values_of(option: re.Pattern[str], words: Sequence[str], start: int, *, ends_at_word: bool) -> list[int]:
     found = []
     for place in range(start, len(words)):
         match = option.fullmatch(words[place])
         if match is not None:
             # The value is the rest of the word, or the next one.
             found.append(place if match[2] else place + 1)
+        elif ends_at_word and (words[place][:1] != "-" or words[place] == "-m"):
+            break
     return [place for place in found if place < len(words)]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+import structlog
 from msgspec import Meta
 
-from sessiond.errors import Forbidden
+from sessiond.errors import Forbidden, InvalidParams, StorageError
 from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 from sessiond.runs import inbox
+
+log = structlog.get_logger("sessiond.methods")
 
 
 class WaitingMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -32,10 +35,15 @@ async def handle(ctx: Context, params: NoParams) -> HooksListResult:  # noqa: AR
         raise Forbidden(f"`{METHOD.name}` is for the owner, on the owner's socket and without a token.")
     store, waiting = ctx.services.store, []
     for key, session in store.catalog.attending_sessions():
-        start = await inbox.find_read_position(store, session)
-        if session.entry.message_count <= start.seq:
-            continue  # without a look into the file
-        page = await inbox.page(store, session, start)
+        try:
+            start = await inbox.find_read_position(store, session)
+            if session.entry.message_count <= start.seq:
+                continue  # without a look into the file
+            page = await inbox.page(store, session, start)
+        except (StorageError, InvalidParams) as error:
+            # One that cannot be read hides no other; who asks for it by its key is told.
+            log.warning("an inbox cannot be read", session_key=key, error=str(error))
+            continue
         if page.messages:
             oldest = page.messages[0].timestamp
             unread = len(page.messages)

@@ -186,10 +186,18 @@ class CommitThreads(Generic[T]):
             step = partial(self._finish, self._synced[0])
             del self._synced[0]
         elif self._has_unreported:
-            step, self._has_unreported = self._report, False
+            step, self._has_unreported = self._report_ends, False
         else:
             return None
         return step
+
+    def _report_ends(self) -> None:
+        try:
+            self._report()
+        except MemoryError:
+            with self._lock:
+                self._has_unreported = True  # whoever waits is told once there is memory
+            raise
 
     @property
     def _has_waiting(self) -> bool:

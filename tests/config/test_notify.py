@@ -123,6 +123,13 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
         ("ssh host notify-send X", 3),
         ("notify-send -c X", None),
         ("notify-send -e X", None),
+        ("notify-send ssh X", None),
+        ("logger -t watch X", None),
+        ("nice ssh host X", 3),
+        ("python3 notify.py -c X", None),
+        ("python3 -m notify -c X", None),
+        ("node n.js -p X", None),
+        ("php n.php -r X", None),
     ],
 )
 def test_no_interpreter_takes_what_an_agent_writes_for_a_program(words: str, place: int | None) -> None:

@@ -128,6 +128,7 @@ def test_a_stream_sends_the_history_and_then_each_message(running: Daemon, key: 
                 "messageId": data["messageId"],
                 "seq": len(history["messages"]) + 1,
                 "cursor": cursor,
+                "timestamp": data["timestamp"],
                 "message": {"role": "user", "content": "one"},
             }
             inject(running, key, "two", "three")

@@ -425,7 +425,6 @@ async def test_events_behind_nothing_new_are_gathered_for_longer(
             assert len(seen) == expected
 
 
-
 def test_merging_keeps_the_last_event_of_each_name_and_puts_a_rescan_first() -> None:
     events: list[WatchEvent] = [
         NameChanged("/a", "x"), NameGone("/a", "y"), NameChanged("/b", "x"), Rescan("overflow"), NameChanged("/a", "y"),

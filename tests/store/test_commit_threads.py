@@ -328,3 +328,21 @@ def test_a_thread_that_dies_says_so(where: str):
     assert failed.wait(PATIENCE_S)
     assert [str(error) for error in failures] == ["a bug"]
     threads.stop()
+
+
+def test_a_report_that_had_no_memory_is_made_again():
+    reports: list[int] = []
+    reported = threading.Event()
+
+    def report() -> None:
+        reports.append(len(reports))
+        if len(reports) == 1:
+            raise MemoryError
+        reported.set()
+
+    commits = Commits()
+    threads = CommitThreads(commits.begin, report, lambda _error: None)
+    threads.start()
+    put(threads, "a")
+    assert reported.wait(PATIENCE_S)
+    threads.stop()

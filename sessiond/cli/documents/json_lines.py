@@ -25,11 +25,11 @@ def head(row: dict[str, Any]) -> str:
     return line({"session": row})
 
 
-def line_of(entry: PageEntry, shown: Any) -> str:
-    """The line of an entry; `shown` is what it has, with its secrets masked where they are to be."""
+def line_of(entry: PageEntry, shown: Any, files: list[dict[str, Any]]) -> str:
+    """The line of an entry; `shown` and `files` are what it has, with secrets masked where they are to be."""
     if entry.kind == MESSAGE:
-        files = {"files": list(entry.files)} if entry.files else {}
-        return line({name: entry.place.get(name) for name in _PLACE} | {"message": shown} | files)
+        named = {"files": files} if files else {}
+        return line({name: entry.place.get(name) for name in _PLACE} | {"message": shown} | named)
     if entry.kind == FACT:
         return line({shown.who: shown.facts})
     return line({"marker" if entry.kind == MARKER else "run": shown})

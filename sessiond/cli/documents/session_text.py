@@ -74,10 +74,11 @@ def local_time(moment_ms: int | None) -> str:
 
 def _text_of(entry: PageEntry, form: ModuleType, mask: Mask, calls: Mapping[str, str]) -> str:
     what: Any = entry.what if entry.kind == FACT else mask(entry.what)  # the texts of facts are masked already
+    files = [mask(file) for file in entry.files]
     if form is json_lines:
-        return json_lines.line_of(entry, what)
+        return json_lines.line_of(entry, what, files)
     if entry.kind == MESSAGE:
-        one = contents.message_entry(what, entry.moment_ms, entry.files, calls)
+        one = contents.message_entry(what, entry.moment_ms, files, calls)
     elif entry.kind == MARKER:
         one = contents.note_entry(MARKERS.get(what["kind"], what["kind"]), entry.moment_ms)
     elif entry.kind == FACT:
