@@ -29,8 +29,8 @@ class SessionsHistoryParams(Params, frozen=True, kw_only=True):
     include_runs: Annotated[
         bool,
         says(
-            "Whether to include `runs`, `attachments` and `queued`: how runs ended, the files that came with messages,"
-            " and the messages that wait for their turn."
+            "Whether to include `runs`, `attachments`, `currentRun` and `queued`: how runs ended, the files that came"
+            " with messages, the run that works just now, and the messages that wait for their turn."
         ),
     ] = False
     include_system: Annotated[
@@ -69,6 +69,9 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
     attachments: Annotated[
         list[AttachedFiles] | msgspec.UnsetType, says("Which files came with messages, with `includeRuns`.")
     ] = msgspec.UNSET
+    current_run: Annotated[
+        str | msgspec.UnsetType, says("The run that works just now, with `includeRuns` on the newest page.")
+    ] = msgspec.UNSET
     queued: Annotated[
         list[QueuedMessage] | msgspec.UnsetType,
         says("The messages that wait for their turn, oldest first, with `includeRuns` on the newest page."),
@@ -98,6 +101,7 @@ async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistory
         bytes=page.bytes,
         runs=_mask_output(ctx, page.runs) if params.include_runs else msgspec.UNSET,
         attachments=_with_masked_names(ctx, page.attachments) or msgspec.UNSET,
+        current_run=_current_run(ctx, session, params) or msgspec.UNSET,
         queued=await _list_queued(ctx, session, params, page) or msgspec.UNSET,
         markers=page.markers or msgspec.UNSET,
     )
@@ -120,11 +124,20 @@ async def _page(store: SessionStore, session: Session, params: SessionsHistoryPa
     )
 
 
+def _tells_of_now(params: SessionsHistoryParams) -> bool:
+    return params.include_runs and params.cursor is None and not params.raw
+
+
+def _current_run(ctx: Context, session: Session, params: SessionsHistoryParams) -> str | None:
+    run = ctx.services.supervisor.current(session.key) if _tells_of_now(params) else None
+    return run.run_id if run is not None and not run.ended else None
+
+
 async def _list_queued(
     ctx: Context, session: Session, params: SessionsHistoryParams, page: History
 ) -> list[QueuedMessage]:
     """The messages that wait, as far as they fit into what is left of the page."""
-    if params.cursor is not None or params.raw or not params.include_runs:
+    if not _tells_of_now(params):
         return []
     left, ids, messages = params.max_bytes - page.bytes, [], []
     for run in ctx.services.supervisor.waiting_messages(session.key):

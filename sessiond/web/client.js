@@ -1,5 +1,3 @@
-/** The daemon, as the page talks to it: calls, and streams that lose and double nothing. */
-
 import {CallError, callErrorOf} from "./call-error.js"
 import {Backoff, Streams} from "./streams.js"
 

@@ -1,5 +1,3 @@
-/** Builds elements of text and elements, never of markup: the one way to make nodes. */
-
 import {safeAddress} from "./plain-text.js"
 
 const SVG = "http://www.w3.org/2000/svg"

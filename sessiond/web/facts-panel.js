@@ -1,7 +1,16 @@
 import {confirmButton} from "./confirm-button.js"
 import {copyButton} from "./copy-button.js"
 import {button, fill, h, wordButton} from "./element.js"
-import {formatAge, formatCost, formatCount, formatDuration, formatMoment, formatPast, formatTokens} from "./format.js"
+import {
+	formatAge,
+	formatCost,
+	formatCount,
+	formatDuration,
+	formatMoment,
+	formatPast,
+	formatPlural,
+	formatTokens,
+} from "./format.js"
 import {safeLine} from "./plain-text.js"
 import {attempt} from "./problem-note.js"
 import {resumeCommand} from "./resume-command.js"
@@ -126,9 +135,10 @@ export class FactsPanel extends HTMLElement {
 	/** @param {string} key @param {Row} row */
 	dangers(key, row) {
 		const runs = isLive(row) || this.page.list.rows.childrenOf(key).some(isLive)
+		const dropped = row.queuedRuns ? `; ${formatPlural(row.queuedRuns, "waiting message")} dropped` : ""
 		const danger = (/** @type {string} */ word, /** @type {string} */ question, /** @type {string} */ past) => {
 			const act = () => this.act(`It was not ${past}.`, `sessions.${word.toLowerCase()}`, {key})
-			return confirmButton(word, question, act, {class: "danger"})
+			return confirmButton(word, question + dropped, act, {class: "danger"})
 		}
 		return [
 			runs && danger("Kill", "Kill it and all below?", "killed"),

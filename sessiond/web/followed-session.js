@@ -1,4 +1,4 @@
-/** A session followed from a place in it on, over restarts of the daemon: each message once, and when it has grown. */
+/** Each message once, and when it has grown. */
 
 /** Returns what ends it. @param {Client} client @param {string} key @param {string} cursor @param {SessionFollower} follower */
 export function followSession(client, key, cursor, {onMessage, onDelta, onTool, onResync, onError}) {

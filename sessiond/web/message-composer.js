@@ -5,11 +5,12 @@ import {attempt, readOnlyNote} from "./problem-note.js"
 import {isLive} from "./session-state.js"
 
 export class MessageComposer extends HTMLElement {
-	/** @param {PageContext} page @param {() => void} onSent */
-	constructor(page, onSent) {
+	/** @param {PageContext} page @param {() => void} onSent @param {() => string} currentRun */
+	constructor(page, onSent, currentRun) {
 		super()
 		this.page = page
 		this.onSent = onSent
+		this.currentRun = currentRun
 		/** @type {Map<string, AbortController>} */
 		this.sending = new Map()
 		this.key = ""
@@ -120,8 +121,11 @@ export class MessageComposer extends HTMLElement {
 	}
 
 	stop() {
-		const stop = () => this.page.client.call("chat.abort", {sessionKey: this.key})
-		return attempt(this.problem, "The run was not stopped.", stop)
+		return attempt(this.problem, "The run was not stopped.", async () => {
+			// Without its id those that wait would be stopped, too.
+			const params = {sessionKey: this.key, runId: this.currentRun()}
+			if (!(await this.page.client.call("chat.abort", params)).aborted) throw new Error("It has ended by itself.")
+		})
 	}
 
 	/** @param {File[]} files */

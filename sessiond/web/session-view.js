@@ -19,10 +19,11 @@ export class SessionView extends HTMLElement {
 		this.asked = undefined
 		this.now = new NowView(page)
 		this.transcript = new TranscriptView(page)
-		this.composer = new MessageComposer(page, () => {
+		const onSent = () => {
 			page.open(this.key)
 			void this.transcript.showEnd()
-		})
+		}
+		this.composer = new MessageComposer(page, onSent, () => this.transcript.feed?.currentRun ?? "")
 		this.questions = new OpenQuestions(this.composer)
 		this.heading = h("h1", {tabindex: -1})
 		this.state = h("span", {class: "state", role: "status"})

@@ -1,5 +1,3 @@
-/** The streams of a page: each is opened anew until it is stopped, paused or refused. */
-
 import {CallError} from "./call-error.js"
 
 /** The daemon sends something every 15 seconds: a silent stream is dead. */
@@ -156,7 +154,7 @@ export class Backoff {
 	}
 }
 
-/** Of Server-Sent Events: `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
+/** `EventSource` sends no token. Source: HTML Living Standard, 9.2. */
 export class EventParser {
 	/** @type {string[]} */
 	#line = []

@@ -1,4 +1,4 @@
-/** One transcript, kept in step with the daemon; tells `change`, `live`, `problem`. */
+/** Tells `change`, `live`, `problem`. */
 
 import {followSession, readForward} from "./followed-session.js"
 import {TranscriptWindow} from "./transcript-window.js"
@@ -28,6 +28,8 @@ export class TranscriptFeed extends EventTarget {
 		this.liveText = ""
 		/** @type {QueuedMessage[]} */
 		this.queued = []
+		/** @type {string | undefined} */
+		this.currentRun = undefined
 		/** @type {Map<string, LiveTool>} */
 		this.liveTools = new Map()
 		this.isFollowed = true
@@ -46,7 +48,7 @@ export class TranscriptFeed extends EventTarget {
 			const newest = await this.page(cursor === undefined ? {} : {limit: 1})
 			const page = cursor === undefined ? newest : await this.page({cursor})
 			if (this.isStopped) return
-			this.queued = newest.queued ?? []
+			this.noteRuns(newest)
 			this.shown.newestSeq = newest.positions.at(-1)?.seq ?? 0
 			this.shown.begin(page, (page.positions.at(-1)?.seq ?? 0) >= this.shown.newestSeq)
 			this.isRedacted = page.contentRedacted === true
@@ -110,8 +112,15 @@ export class TranscriptFeed extends EventTarget {
 	async readRuns() {
 		const page = await this.page({limit: 1})
 		this.shown.note(page)
-		this.queued = page.queued ?? []
+		this.noteRuns(page)
 		this.tell("change")
+	}
+
+	/** @param {HistoryPage} page */
+	noteRuns({queued = [], currentRun}) {
+		this.queued = queued
+		// Where none works, what waits longest is what one sees.
+		this.currentRun = currentRun ?? queued[0]?.runId
 	}
 
 	async readQuestions() {

@@ -1,5 +1,3 @@
-/** What a transcript shows from top to bottom. */
-
 import {isAnotherDay} from "./format.js"
 import {isToolResult, partsOf, resultOf, speakerOf} from "./message-parts.js"
 import {nameOf, stateOf} from "./session-state.js"

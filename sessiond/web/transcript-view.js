@@ -1,4 +1,4 @@
-/** A transcript on the screen. What is read stays where it is; who is at the end stays there. */
+/** What is read stays where it is; who is at the end stays there. */
 
 import {button, fill, h, keepChildren, nextFrame} from "./element.js"
 import {formatDay, formatDuration, formatMoment, formatPlural} from "./format.js"

@@ -126,6 +126,7 @@ interface HistoryPage {
 	skipped: number
 	contentRedacted?: boolean
 	runs?: RunEnding[]
+	currentRun?: string
 	queued?: QueuedMessage[]
 	attachments?: {seq: number; files: SentFiles}[]
 	markers?: Marker[]

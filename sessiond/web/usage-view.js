@@ -39,7 +39,9 @@ export class UsageView extends HTMLElement {
 		const {page, body, span} = this
 		this.days = Number(span.value)
 		try {
-			this.usage = await page.client.call("sessions.usage", {since: (Math.floor(Date.now() / DAY_MS) + 1 - this.days) * DAY_MS})
+			this.usage = await page.client.call("sessions.usage", {
+				since: (Math.floor(Date.now() / DAY_MS) + 1 - this.days) * DAY_MS,
+			})
 			this.render()
 		} catch (problem) {
 			fill(body, problemNote(problem, {what: "The usage cannot be shown.", again: () => this.load()}))

@@ -33,7 +33,7 @@ async def test_messages_that_wait_are_told_until_they_are_in_the_transcript(tmp_
             found: dict[str, Any] = await owner.call("chat.history", sessionKey=KEY, **params)
             return found
 
-        await owner.call("chat.send", sessionKey=KEY, message="first")
+        first = await owner.call("chat.send", sessionKey=KEY, message="first")
         await begun.wait()
         assert "queued" not in await page(includeRuns=True)
         second = await owner.call("chat.send", sessionKey=KEY, message=f"second {SECRET}")
@@ -43,7 +43,9 @@ async def test_messages_that_wait_are_told_until_they_are_in_the_transcript(tmp_
             (second["runId"], "user"),
             (third["runId"], "user"),
         ]
+        assert now["currentRun"] == first["runId"]
         # Only where runs are asked for, and only on the newest page, of whose size they are a part.
+        assert "currentRun" not in {**await page(), **await page(includeRuns=True, cursor=now["cursor"])}
         assert "queued" not in await page()
         assert "queued" not in await page(includeRuns=True, cursor=now["cursor"])
         (_, large) = (await page(includeRuns=True, maxBytes=1024))["queued"]
@@ -58,5 +60,5 @@ async def test_messages_that_wait_are_told_until_they_are_in_the_transcript(tmp_
         turn.set()
         await owner.call("agent.wait", runId=second["runId"])
         after = await page(includeRuns=True)
-        assert "queued" not in after
+        assert not {"queued", "currentRun"} & after.keys()
         assert now["queued"][0]["message"] in after["messages"]

@@ -72,6 +72,33 @@ def test_a_run_is_followed_live_steered_and_stopped(day: Daemon, open_page: Any,
     page.locator(".run.aborted").wait_for()
 
 
+def test_stop_ends_the_run_that_is_shown_and_what_waits_is_answered_next(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    page = open_page(day, scopes=(*WRITE, "admin"), at=address_of(MAIN))
+    for text in ("the one that is stopped", "the one that waits"):
+        write(page, text)
+        page.keyboard.press("Enter")
+        page.locator(".from-user", has_text=text).wait_for()
+        page.wait_for_function("() => document.querySelector('message-composer textarea').value === ''")
+    first = agent.begin()
+    page.locator(".queued", has_text="the one that waits").wait_for()
+    # What would end both says so.
+    facts = page.locator("facts-panel")
+    facts.get_by_role("button", name="Reset").click()
+    facts.get_by_role("button", name="1 waiting message dropped").wait_for()
+    page.keyboard.press("Escape")
+    composer = page.locator("message-composer")
+    composer.get_by_role("button", name="Stop").click()
+    composer.get_by_role("button", name="Stop the run?").click()
+    second = agent.begin()
+    assert (second["message"], second["runId"] != first["runId"]) == ("the one that waits", True)
+    agent.end("I did not forget it.")
+    page.locator("message-view.from-assistant", has_text="I did not forget it.").wait_for()
+    assert page.locator("message-view", has_text="the one that waits").count() == 1
+    assert composer.locator(".problem").count() == 0
+
+
 def test_a_run_is_steered(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
     page = open_page(day, scopes=WRITE, at=address_of(MAIN))
     write(page, "Release it")
