@@ -108,9 +108,9 @@ export class TranscriptFeed extends EventTarget {
 		this.tell("live")
 	}
 
-	/** How runs ended, and what waits for one: no event says it. */
+	/** How runs ended, what waits for one, which files came: no event says it. */
 	async readRuns() {
-		const page = await this.page({limit: 1})
+		const page = await this.page({})
 		this.shown.note(page)
 		this.noteRuns(page)
 		this.tell("change")

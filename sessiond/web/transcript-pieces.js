@@ -56,6 +56,7 @@ function messagePiece(entry, results, files) {
 	const version = [
 		entry.cursor,
 		entry.message.omitted && "cut",
+		files.length,
 		...[...results.values()].map(({cursor}) => cursor),
 	].join(" ")
 	return {type: "message", key: entry.id, version, entry, results, isFirst: false, isRunning: false, files}

@@ -232,6 +232,25 @@ def test_files_are_chosen_twice_and_dropped_at_once_within_the_limit(day: Daemon
     assert (files.count(), page.locator("message-composer .problem").count()) == (0, 0)
 
 
+def test_a_file_that_was_sent_stands_with_its_message_at_once(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    page, other = (open_page(day, scopes=WRITE, at=address_of(MAIN)) for _ in range(2))
+    page.locator("message-composer textarea").wait_for()
+    table = {"name": "table.csv", "mimeType": "text/csv", "buffer": b"a,b\n1,2\n3,4"}
+    page.get_by_label("Choose files").set_input_files(table)
+    page.locator("message-composer .file", has_text="table.csv").wait_for()
+    write(page, "What is in it?")
+    page.keyboard.press("Enter")
+    agent.begin()
+    for one in (page, other):
+        asked = one.locator("message-view.from-user", has_text="What is in it?")
+        asked.locator(".files", has_text="table.csv 11 bytes").wait_for()
+    agent.end("Numbers.")
+    page.locator("message-view.from-assistant", has_text="Numbers.").wait_for()
+    assert page.locator("message-view .files", has_text="table.csv").count() == 1
+
+
 def test_a_question_of_a_button_ends_with_its_session(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
     page = open_page(day, scopes=(*WRITE, "admin"), at=address_of(MAIN))
     write(page, "Work")
