@@ -147,7 +147,6 @@ export class Client extends EventTarget {
 			response = await this.#fetch(this.#base + path, {
 				...init,
 				headers: all,
-				// Nothing that the browser knows goes along, and nothing of this stays with it.
 				credentials: "omit",
 				cache: "no-store",
 				redirect: "error",

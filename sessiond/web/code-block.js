@@ -42,7 +42,7 @@ export function showAll(more, show) {
 	return line
 }
 
-/** A piece a frame: the page goes on answering. @param {Element} place @param {string} text */
+/** @param {Element} place @param {string} text */
 export function appendAll(place, text) {
 	let from = cut(text, MOST_SHOWN).length
 	const step = () => {

@@ -47,7 +47,6 @@ export class ExchangeGraph extends HTMLElement {
 /** @param {Exchange} exchange @param {string[]} keys */
 function arcOf({from, to, messages, isSpawn}, keys) {
 	const [start, end] = [keys.indexOf(from), keys.indexOf(to)]
-	// Both directions of a pair are to be seen.
 	const shift = end > start ? 0.65 : 0.35
 	const [y1, y2, x] = [(start + shift) * LINE_PX, (end + 1 - shift) * LINE_PX, WIDTH_PX - 8]
 	const deep = x - Math.min(x, 12 + 6 * Math.abs(end - start))

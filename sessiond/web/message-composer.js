@@ -1,8 +1,11 @@
 import {confirmButton} from "./confirm-button.js"
 import {DroppedFiles, fileChooser} from "./dropped-files.js"
 import {button, fill, h, wordButton} from "./element.js"
+import {safeText} from "./plain-text.js"
 import {attempt, readOnlyNote} from "./problem-note.js"
 import {isLive} from "./session-state.js"
+
+const LATE_MS = 1000
 
 export class MessageComposer extends HTMLElement {
 	/** @param {PageContext} page @param {() => void} onSent @param {() => string} currentRun */
@@ -11,7 +14,7 @@ export class MessageComposer extends HTMLElement {
 		this.page = page
 		this.onSent = onSent
 		this.currentRun = currentRun
-		/** @type {Map<string, AbortController>} */
+		/** @type {Map<string, {message: string, note: HTMLElement | false, isLate: boolean}>} */
 		this.sending = new Map()
 		this.key = ""
 		/** @type {Row | undefined} */
@@ -24,6 +27,7 @@ export class MessageComposer extends HTMLElement {
 		})
 		this.files = new DroppedFiles()
 		this.problem = h("div")
+		this.unsent = h("div.unsent", {role: "status"})
 		this.hint = h("span.hint")
 		this.sendButton = button("Send", () => this.send("chat.send"), {class: "primary"})
 		this.steerButton = button("Steer", () => this.send("sessions.steer"))
@@ -34,6 +38,7 @@ export class MessageComposer extends HTMLElement {
 			"div.form",
 			{},
 			this.problem,
+			this.unsent,
 			this.files,
 			h("div.line", {}, this.text, attach, chooser, this.stopButton, this.steerButton, this.sendButton),
 			this.hint,
@@ -48,7 +53,7 @@ export class MessageComposer extends HTMLElement {
 		const {page, text} = this
 		if (key !== this.key) {
 			this.key = key
-			text.value = page.marks.draftOf(key)
+			text.value = page.marks.draftOf(key).replace(this.underWay(key), "")
 			this.files.leaveOut()
 			// What fails now is about another session.
 			const problem = h("div")
@@ -68,18 +73,20 @@ export class MessageComposer extends HTMLElement {
 	}
 
 	showState() {
-		const {page, key, row, hint, sending, sendButton} = this
-		const sent = sending.get(`chat.send ${key}`)
+		const {page, key, row, hint, sending, sendButton, unsent} = this
+		const {state} = page.client
+		const sent = sending.get(key)
 		sendButton.disabled = sent !== undefined
-		if (page.client.state === "away") {
-			const stop = sent && wordButton("Do not send it", () => sent.abort())
-			fill(hint, `The daemon is away. What you wrote is kept${sent ? " and sent when it is back. " : "."}`, stop)
-		} else if (row?.readOnly) fill(hint, `A message goes on in a copy of it; ${row.source} keeps the session as it is.`)
+		const note = sent && (sent.isLate || state !== "live") && sent.note
+		if ((note || null) !== unsent.firstChild) fill(unsent, note)
+		if (state === "away")
+			fill(hint, `The daemon is away. What you wrote is kept${note ? " and sent when it is back" : ""}.`)
+		else if (row?.readOnly) fill(hint, `A message goes on in a copy of it; ${row.source} keeps the session as it is.`)
 		else fill(hint)
 	}
 
 	typed() {
-		this.page.marks.keepDraft(this.key, this.text.value)
+		this.page.marks.keepDraft(this.key, this.underWay(this.key) + this.text.value)
 		this.fit()
 	}
 
@@ -98,26 +105,51 @@ export class MessageComposer extends HTMLElement {
 	/** @param {"chat.send" | "sessions.steer"} method */
 	async send(method) {
 		const {page, key, text, files, sending} = this
-		const [message, id] = [text.value, `${method} ${key}`]
-		if (message.trim() === "" || sending.has(id)) return
-		const [isSteer, sent, stopped] = [method === "sessions.steer", files.files, new AbortController()]
-		sending.set(id, stopped)
+		const message = text.value
+		if (message.trim() === "" || sending.has(key)) return
+		const [isSteer, stopped] = [method === "sessions.steer", new AbortController()]
+		const [attached, read] = isSteer ? [[], {}] : [files.files, files.read()]
+		const stop = wordButton("Do not send it", () => stopped.abort())
+		const lines = [message, ...attached.map(({name}) => name)].join("\n")
+		const note =
+			!isSteer && h("div", {}, h("p", {}, safeText(lines)), h("p.hint", {}, "It waits for the daemon. ", stop))
+		const sent = {message, note, isLate: false}
+		sending.set(key, sent)
+		setTimeout(() => {
+			sent.isLate = true
+			this.showState()
+		}, LATE_MS)
+		text.value = ""
+		files.leaveOut(attached)
+		this.typed()
 		this.showState()
-		await attempt(this.problem, "The message was not sent.", async () => {
-			const params = isSteer ? {key, message} : {sessionKey: key, message, ...(await files.read())}
-			const answer = await page.client.call(method, params, {signal: stopped.signal, isPatient: !isSteer})
-			if (page.marks.draftOf(key) === message) page.marks.keepDraft(key, "")
-			// What was written or opened meanwhile stays.
-			if (this.key !== key) return
-			if (text.value === message) text.value = ""
-			if (!isSteer) files.leaveOut(sent)
-			this.typed()
-			if (answer.sessionKey && answer.sessionKey !== key) page.open(answer.sessionKey)
-			else this.onSent()
+		const answer = await attempt(this.problem, "The message was not sent.", async () => {
+			const params = isSteer ? {key, message} : {sessionKey: key, message, ...(await read)}
+			return page.client.call(method, params, {signal: stopped.signal, isPatient: !isSteer})
 		})
-		sending.delete(id)
+		const before = this.underWay(key)
+		sending.delete(key)
 		if (stopped.signal.aborted) fill(this.problem)
+		// What was written or opened meanwhile stays.
+		if (this.key !== key) {
+			if (answer) page.marks.keepDraft(key, page.marks.draftOf(key).replace(before, ""))
+			return
+		}
+		if (!answer) {
+			text.value = (before + text.value).trimEnd()
+			files.files.unshift(...attached)
+			files.render()
+		}
+		this.typed()
 		this.showState()
+		if (answer?.sessionKey && answer.sessionKey !== key) page.open(answer.sessionKey)
+		else if (answer) this.onSent()
+	}
+
+	/** It is a part of the draft: a page that is loaded anew has it. @param {string} key */
+	underWay(key) {
+		const sent = this.sending.get(key)
+		return sent ? `${sent.message}\n\n` : ""
 	}
 
 	stop() {

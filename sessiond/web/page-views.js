@@ -37,7 +37,6 @@ export class PageViews {
 		requestIdleCallback(() => void this.search())
 	}
 
-	/** Who asks for a place again is led there again. */
 	route(isAsked = false) {
 		const {page, session, current} = this
 		const {view, key, cursor} = page.takeAddress()
@@ -46,7 +45,7 @@ export class PageViews {
 			return this.show("usage")
 		}
 		this.current = key
-		// The graph reads several sessions: first the one that somebody waits for.
+		// First the one that somebody waits for.
 		if (key !== current || cursor !== this.cursor || (isAsked && cursor))
 			void session.show(key, cursor).then(() => this.facts.showGraph(key).catch(() => {}))
 		this.cursor = cursor

@@ -1,5 +1,3 @@
-/** The page begins: it signs in and shows the tree, then the rest. */
-
 import {fill, h, nextFrame, wordButton} from "./element.js"
 import {client, firstRows, signedIn} from "./first-look.js"
 import {safeLine} from "./plain-text.js"

@@ -65,7 +65,6 @@ class QuestionCard extends HTMLElement {
 	}
 }
 
-/** The open ones, the oldest first: of one session, or of all. */
 export class OpenQuestions extends HTMLElement {
 	changedAt = 0
 	shown = ""

@@ -32,7 +32,7 @@ export class SessionList extends EventTarget {
 		})
 	}
 
-	/** On the screen while the stream is being opened; then all are listed. @param {Promise<ListAnswer>} firstRows */
+	/** @param {Promise<ListAnswer>} firstRows */
 	async showFirst(firstRows) {
 		const {sessions} = await firstRows
 		if (this.state === "ready") return
@@ -41,7 +41,6 @@ export class SessionList extends EventTarget {
 		this.dispatchEvent(new Event("change"))
 	}
 
-	/** Rows that are shown stay until the new ones are there. */
 	async load() {
 		/** @type {Row[]} */
 		const rows = []

@@ -52,7 +52,7 @@ function wordOf(row, state) {
 	return state === "aborted" ? "stopped" : state
 }
 
-/** It is built again only where this changed. @param {SessionLine} line @param {Look} look */
+/** @param {SessionLine} line @param {Look} look */
 export function versionOfRow({row, depth, below, isOpen, failedBelow, place}, {now, isUnread, isSelected}) {
 	const {status, waiting, model, inputTokens, outputTokens, updatedAt} = row
 	const shown = [nameOf(row), stateOf(row), status, waiting?.title, formatAge(updatedAt, now), model]

@@ -62,7 +62,7 @@ function messagePiece(entry, results, files) {
 	return {type: "message", key: entry.id, version, entry, results, isFirst: false, isRunning: false, files}
 }
 
-/** Those of the time in which what is shown was said. @param {TranscriptWindow} shown @param {BesidePiece[]} beside */
+/** @param {TranscriptWindow} shown @param {BesidePiece[]} beside */
 function within({entries, olderCursor, isAtEnd}, beside) {
 	const from = olderCursor === null ? -Infinity : (entries.find(({at}) => at !== null)?.at ?? -Infinity)
 	const to = isAtEnd ? Infinity : (entries.findLast(({at}) => at !== null)?.at ?? Infinity)
@@ -101,7 +101,7 @@ function addRun(pieces, run) {
 	if (run) pieces.push({type: "run", key: `run ${run.runId}`, version: run.status, run})
 }
 
-/** Each call has one; a result whose call is not here stands alone. @param {Entry[]} entries */
+/** @param {Entry[]} entries */
 function resultsByCall(entries) {
 	/** @type {Map<string, Entry>} */
 	const callers = new Map()

@@ -188,19 +188,51 @@ def test_while_the_daemon_is_away_a_message_is_kept_and_sent_when_it_is_back(dae
     assert page.evaluate("() => document.documentElement.scrollWidth") == 400
     write(page, "not this one")
     page.keyboard.press("Enter")
-    hint.get_by_role("button", name="Do not send it").click()
+    unsent = page.locator("message-composer .unsent", has_text="waits for the daemon")
+    unsent.get_by_role("button", name="Do not send it").click()
     page.locator("message-composer").get_by_role("button", name="Send").is_enabled()
     assert (text.input_value(), page.locator("message-composer .problem").count()) == ("not this one", 0)
     write(page, "but this one")
     page.keyboard.press("Enter")
     page.locator("message-composer .hint", has_text="sent when it is back").wait_for()
-    assert text.input_value() == "but this one"
+    assert ("but this one" in unsent.inner_text(), text.input_value()) == (True, "")
+    # What one goes on writing is another message; a page that is loaded anew has both.
+    write(page, "and half a thou")
+    page.evaluate("(at) => { location.hash = at }", "#/session/agent%3Amain%3Aother")
+    page.wait_for_function("() => document.querySelector('message-composer textarea').value === ''")
+    page.go_back()
+    unsent.wait_for()
+    assert text.input_value() == "and half a thou"
+    kept = page.evaluate("(key) => sessionStorage.getItem(`sessiond.draft ${key}`)", key)
+    assert kept == "but this one\n\nand half a thou"
     daemon.start()
     page.locator("message-view.from-assistant", has_text="but this one").wait_for()
-    page.wait_for_function("() => document.querySelector('message-composer textarea').value === ''")
+    unsent.wait_for(state="detached")
     page.wait_for_function("() => document.querySelector('message-composer .form > .hint').innerText === ''")
+    assert text.input_value() == "and half a thou"
+    assert page.evaluate("(key) => sessionStorage.getItem(`sessiond.draft ${key}`)", key) == "and half a thou"
     said = [record["message"]["content"] for record in daemon.records(key) if record["type"] == "message"]
     assert [one for one in said if "this one" in str(one) and isinstance(one, str)] == ["but this one"]
+
+
+def test_what_is_sent_before_the_page_knows_that_the_daemon_is_away_is_shown_to_wait(
+    daemon: Daemon, open_page: Any
+) -> None:
+    key = "agent:main:soon"
+    daemon.reply(key, "hello")
+    page = open_page(daemon, scopes=WRITE, at=address_of(key))
+    page.locator("message-view").nth(1).wait_for()
+    # Nothing answers, and no connection is lost.
+    page.route("**/rpc", lambda _route: None)
+    write(page, "this one")
+    page.keyboard.press("Enter")
+    unsent = page.locator("message-composer .unsent", has_text="this one")
+    unsent.get_by_role("button", name="Do not send it").wait_for()
+    assert (page.locator("connection-state.live").count(), page.locator("textarea").input_value()) == (1, "")
+    unsent.get_by_role("button", name="Do not send it").click()
+    page.wait_for_function("() => document.querySelector('message-composer textarea').value === 'this one'")
+    unsent.wait_for(state="detached")
+    assert page.locator("message-composer .problem").count() == 0
 
 
 def test_files_are_chosen_twice_and_dropped_at_once_within_the_limit(day: Daemon, open_page: Any) -> None:
