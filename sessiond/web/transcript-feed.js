@@ -26,6 +26,7 @@ export class TranscriptFeed extends EventTarget {
 		/** @type {unknown} */
 		this.problem = null
 		this.liveText = ""
+		this.liveRun = ""
 		/** @type {QueuedMessage[]} */
 		this.queued = []
 		/** @type {string | undefined} */
@@ -66,7 +67,8 @@ export class TranscriptFeed extends EventTarget {
 		this.unfollow()
 		this.unfollow = followSession(this.client, this.key, cursor, {
 			onMessage: (event) => this.take(event),
-			onDelta: ({text, omitted, soFar}) => {
+			onDelta: ({runId, text, omitted, soFar}) => {
+				this.begin(runId)
 				if (soFar) this.liveText = ""
 				this.liveText += omitted ? "\n[…]\n" : (text ?? "")
 				if (this.liveText.length > MOST_LIVE_TEXT) this.liveText = `[…]${this.liveText.slice(-MOST_LIVE_TEXT / 2)}`
@@ -93,11 +95,18 @@ export class TranscriptFeed extends EventTarget {
 	}
 
 	/** @param {any} event */
-	takeTool({toolCallId, name, args, phase}) {
+	takeTool({runId, toolCallId, name, args, phase}) {
+		this.begin(runId)
 		const known = this.liveTools.get(toolCallId)
 		this.liveTools.set(toolCallId, {id: toolCallId, name, args: args ?? known?.args, phase})
 		if (this.liveTools.size > MOST_LIVE_TOOLS) this.liveTools.delete(this.liveTools.keys().next().value ?? "")
 		this.tell("live")
+	}
+
+	/** @param {string} runId */
+	begin(runId) {
+		if (runId !== this.liveRun) this.endLive()
+		this.liveRun = runId
 	}
 
 	/** What was live is in the transcript, or nowhere. */
@@ -112,6 +121,7 @@ export class TranscriptFeed extends EventTarget {
 	async readRuns() {
 		const page = await this.page({})
 		this.shown.note(page)
+		if (this.shown.runs.has(this.liveRun)) this.endLive()
 		this.noteRuns(page)
 		this.tell("change")
 	}
