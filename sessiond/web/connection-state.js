@@ -12,19 +12,20 @@ const WORDS = {
 }
 
 export class ConnectionState extends HTMLElement {
-	/** @param {PageContext} page */
-	constructor(page) {
+	/** @param {PageContext} page @param {() => void} toQuestion */
+	constructor(page, toQuestion) {
 		super()
 		this.page = page
 		this.shown = ""
 		this.state = h("span", {class: "state", role: "status"})
 		this.facts = h("span.facts")
+		this.waits = wordButton("", toQuestion, {class: "word waiting"})
 		this.retry = wordButton("Try now", () => page.client.retry())
 		const rights = page.may("admin") ? "may do everything" : page.may("send") ? "may read and write" : "may read"
 		const leave = confirmButton("Sign out", "Sign out here?", () => page.client.close().catch(() => {}), {
 			class: "quiet",
 		})
-		this.append(this.state, this.retry, this.facts, h("span.rights", {}, `This page ${rights}`), leave)
+		this.append(this.waits, this.state, this.retry, this.facts, h("span.rights", {}, `This page ${rights}`), leave)
 		page.client.addEventListener("state", () => this.render())
 		page.list.addEventListener("change", () => this.render())
 		this.render()
@@ -39,6 +40,9 @@ export class ConnectionState extends HTMLElement {
 			fill(state, h("span", {class: "dot", "aria-hidden": "true"}), h("strong", {}, word), sentence && ` ${sentence}`)
 		this.shown = client.state
 		retry.hidden = !["reconnecting", "away"].includes(client.state)
+		const {length} = list.waiting
+		this.waits.hidden = !length
+		this.waits.textContent = `${length} ${length === 1 ? "waits" : "wait"} for you`
 		const newest = Math.max(0, ...[...list.rows.byKey.values()].map(({updatedAt}) => updatedAt))
 		const more = list.olderCursor === null ? "" : " and older ones"
 		const count = `${formatPlural(list.rows.size, "session")}${more}`

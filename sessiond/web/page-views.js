@@ -24,7 +24,7 @@ export class PageViews {
 		this.cursor = undefined
 		this.middle.append(this.session)
 		this.columns.append(this.middle, this.facts)
-		place("foot").append(new ConnectionState(page))
+		place("foot").append(new ConnectionState(page, () => this.toQuestion()))
 		this.help = listen(this.shortcuts())
 		place("bar-buttons").append(...this.barButtons())
 		place("search-button").addEventListener("click", () => this.find())
@@ -33,7 +33,7 @@ export class PageViews {
 		addEventListener("popstate", () => this.route())
 		listenForFiles((files) => this.takeFiles(files))
 		this.route()
-		// Who presses Ctrl-K types on at once: not into the keys of the page.
+		// Who presses Ctrl-K types on at once.
 		requestIdleCallback(() => void this.search())
 	}
 
@@ -63,8 +63,8 @@ export class PageViews {
 	}
 
 	showTitle() {
-		const {size} = this.page.list.questions
-		const parts = [size && `(${size})`, this.current && `${this.page.nameOf(this.current)} ·`, "sessiond"]
+		const {length} = this.page.list.waiting
+		const parts = [length && `(${length})`, this.current && `${this.page.nameOf(this.current)} ·`, "sessiond"]
 		const title = parts.filter(Boolean).join(" ")
 		if (document.title !== title) document.title = title
 	}
@@ -76,9 +76,9 @@ export class PageViews {
 	}
 
 	toQuestion() {
-		const [oldest] = this.page.list.questions.values()
+		const [oldest] = this.page.list.waiting
 		if (!oldest) return
-		this.page.open(oldest.sessionKey)
+		this.page.open(oldest)
 		this.session.questions.focus()
 	}
 

@@ -1,4 +1,4 @@
-import {agentOf} from "./session-state.js"
+import {agentOf, stateOf} from "./session-state.js"
 
 const PAGE = 200
 const LOADED_AT_ONCE = 1000
@@ -96,6 +96,12 @@ export class SessionList extends EventTarget {
 	putQuestions(questions) {
 		for (const question of questions) this.questions.set(question.id, question)
 		this.tell()
+	}
+
+	get waiting() {
+		const asking = [...this.questions.values()].map(({sessionKey}) => sessionKey)
+		const waits = [...this.rows.byKey].filter(([key, row]) => stateOf(row) === "waiting" && !asking.includes(key))
+		return [...asking, ...waits.map(([key]) => key)]
 	}
 
 	/** @param {string} id */

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import page_world
-from support.page_world import MAIN, AttachedAgent
+from support.page_world import CHILD, MAIN, AttachedAgent
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
@@ -168,6 +168,38 @@ def test_of_two_answers_the_first_counts_and_the_second_is_told(
     assert agent.take_answer()["optionId"] == "no"
     asked.get_by_role("button", name="Yes, once").press("Enter")
     asked.locator(".problem", has_text="was not answered").wait_for()
+
+
+def test_who_waits_is_in_sight_everywhere_and_one_press_away(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
+    wide = open_page(day, scopes=ANSWERS, at="#/usage")
+    small = open_page(day, scopes=ANSWERS, at=address_of(CHILD), viewport=(400, 800))
+    start = open_page(day, scopes=ANSWERS, viewport=(400, 800))
+    small.locator("h1", has_text="fix-replaced-file").wait_for()
+    start.locator("session-row").first.wait_for()
+    waits = [page.locator("connection-state").get_by_role("button", name="1 waits for you") for page in (wide, small)]
+    assert [one.count() for one in waits] == [0, 0]
+    agent.ask("In sight?", YES, NO, detail="line\n" * 200)
+    for page, button in zip((wide, small), waits, strict=True):
+        button.wait_for()
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        button.click()
+        page.locator("session-view > open-questions question-card", has_text="In sight?").wait_for()
+        page.wait_for_function("() => document.activeElement.textContent.startsWith('Yes, once')")
+    # The start of a small one has the card above the tree, and both are of use.
+    asked = card(start, "In sight?")
+    asked.wait_for()
+    assert start.evaluate("() => document.documentElement.scrollWidth") == 400
+    box, tree = asked.bounding_box(), start.locator("session-tree").bounding_box()
+    pane = start.locator(".middle").bounding_box()
+    assert box["y"] < tree["y"] and pane["height"] <= 400 and tree["height"] > 200, (box, pane, tree)
+    assert tree["y"] == pane["y"] + pane["height"] and tree["width"] == 400
+    start.wait_for_function(_SETTLED)
+    asked.get_by_role("button", name="Yes, once").click()
+    assert agent.take_answer()["optionId"] == "yes"
+    asked.wait_for(state="detached")
+    assert not start.locator(".middle").is_visible()
+    for button in waits:
+        button.wait_for(state="hidden")
 
 
 def test_a_question_whose_asker_went_away_goes(tmp_path: Path, open_page: Any) -> None:
