@@ -27,7 +27,7 @@ export class LiveText extends HTMLElement {
 			this.built = whole
 		}
 		const rest = safeText(text.slice(this.built))
-		// Nothing is laid out twice, nothing selected is lost.
+		// Nothing selected is lost.
 		const node = this.rest.firstChild
 		if (node instanceof Text && rest.startsWith(node.data)) node.appendData(rest.slice(node.data.length))
 		else this.rest.textContent = rest

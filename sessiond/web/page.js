@@ -39,7 +39,7 @@ async function begin() {
 		try {
 			;new (await import("./page-views.js")).PageViews(page, tree)
 		} catch (problem) {
-			// The daemon went away. A browser may keep to its failure: the page begins anew.
+			// A browser may keep to its failure: the page begins anew.
 			if (!(problem instanceof TypeError)) throw problem
 			client.addEventListener("state", () => client.state === "live" && location.reload())
 		}
@@ -55,7 +55,7 @@ async function begin() {
 	await showRest()
 }
 
-/** A browser has six for all windows together: the two that were looked at last have streams. */
+/** A browser has six: the two windows that were looked at last have streams. */
 function shareConnections() {
 	const windows = new BroadcastChannel("sessiond")
 	const later = new Set()
@@ -85,7 +85,7 @@ function askToSignIn(problem) {
 	fill(place("columns"), note)
 }
 
-/** Tells `open`: a session, perhaps at a place in it, to which one finds back as to any page. */
+/** Tells `open`: a session, perhaps at a place in it. */
 export class PageContext extends EventTarget {
 	/** @param {Client} client @param {SessionList} list @param {ReadingMarks} marks */
 	constructor(client, list, marks) {

@@ -67,16 +67,11 @@ export class SessionView extends HTMLElement {
 		const row = page.list.rows.get(key)
 		const name = row ? safeLine(nameOf(row)) : key
 		if (heading.textContent !== name) fill(heading, h("bdi", {}, name))
-		const word = row ? `${stateOf(row)} ${row.readOnly ?? ""}` : ""
-		if (row && state.dataset.word !== word) {
-			state.dataset.word = word
-			fill(
-				state,
-				stateMark(stateOf(row), true),
-				row.readOnly && h("span.hint", {}, `${row.source} keeps it: read only here`),
-			)
-		}
-		if (!row) fill(state)
+		const keeper = row?.readOnly ? row.source : ""
+		const word = row ? `${stateOf(row)} ${keeper}` : ""
+		if (state.dataset.word !== word)
+			fill(state, row && stateMark(stateOf(row), true), keeper && h("span.hint", {}, `${keeper} keeps it`))
+		state.dataset.word = word
 		questions.show(page, key)
 		if (this.asked !== questions.shown) transcript.readQuestions()
 		this.asked = questions.shown

@@ -143,7 +143,7 @@ export class Streams {
 	}
 }
 
-/** Shortened at random: pages do not come back all at once. */
+/** At random: pages do not come back all at once. */
 export class Backoff {
 	#attempt = 0
 

@@ -2,7 +2,7 @@ import {jsonOf} from "./message-parts.js"
 import {objectOr, safeLine, textOr} from "./plain-text.js"
 
 const PATHS = ["file_path", "filePath", "path", "absolute_path", "notebook_path"]
-// The one that says most comes first; programs differ in names.
+// The one that says most comes first.
 const TELLING = [
 	...["command", "cmd", ...PATHS, "pattern", "query", "url", "description", "task", "prompt", "message"],
 	...["sessionKey", "label", "text", "input", "name"],

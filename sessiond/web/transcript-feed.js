@@ -3,7 +3,7 @@
 import {followSession, readForward} from "./followed-session.js"
 import {TranscriptWindow} from "./transcript-window.js"
 
-// As many as a screen has: a page of long ones takes half a second.
+// As many as a screen has.
 const FIRST_PAGE = 12
 const PAGE = 60
 const MOST_LIVE_TOOLS = 50
@@ -109,7 +109,6 @@ export class TranscriptFeed extends EventTarget {
 		this.liveRun = runId
 	}
 
-	/** What was live is in the transcript, or nowhere. */
 	endLive() {
 		if (this.liveText === "" && this.liveTools.size === 0) return
 		this.liveText = ""

@@ -46,7 +46,7 @@ export class TranscriptView extends HTMLElement {
 		/** In sight until the reader moves: what is above it grows. @type {HTMLElement | undefined} */
 		this.found = undefined
 		this.runs = ""
-		// The newest message when the reader left the end; 0 before anything was read.
+		// The newest message when the reader left the end.
 		this.seenSeq = 0
 		/** @type {MessageActions} */
 		this.actions = {
@@ -107,17 +107,22 @@ export class TranscriptView extends HTMLElement {
 	}
 
 	renderEdges() {
-		const {feed} = this
+		const {feed, older, page} = this
 		if (!feed) return
 		const {shown} = feed
 		const notes = [
 			feed.isRedacted && "Secrets are masked.",
 			feed.skipped > 0 && `${formatPlural(feed.skipped, "line")} cannot be read.`,
 		]
+		const isStart = shown.olderCursor === null
+		const continued = isStart && page.list.rows.get(feed.key)?.continues
 		const start = shown.entries.length === 0 ? "Nothing was said here yet." : "The beginning."
-		const first = shown.olderCursor === null ? start : feed.loading.older ? "Reading …" : ""
+		const first = isStart ? !continued && start : feed.loading.older && "Reading …"
 		if (!feed.problem) {
-			fill(this.older, h("p.hint", {}, [first, ...notes].filter(Boolean).join(" ")))
+			const link = continued ? ["It goes on with ", page.linkTo(continued), " "] : []
+			const edge = h("p.hint", {}, link, [first, ...notes].filter(Boolean).join(" "))
+			// A link stays while it is pressed.
+			if (older.textContent !== edge.textContent) fill(older, edge)
 			fill(this.newer, shown.isAtEnd ? null : h("p.hint", {}, "Reading …"))
 		}
 		this.renderPill()

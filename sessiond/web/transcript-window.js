@@ -1,4 +1,4 @@
-/** The stretch of a transcript in memory; pages at one end push out the other. */
+/** Pages at one end push out the other. */
 
 import {timeOf} from "./message-parts.js"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -292,3 +293,53 @@ def test_usage_is_one_view_away(day: Daemon, open_page: Any) -> None:
     assert "tidepool" in table.inner_text()
     page.locator("usage-view select").last.select_option("model")
     assert "claude-opus-4-5" in table.inner_text()
+
+
+def test_the_head_of_a_session_tells_of_this_one_alone(tmp_path: Path, open_page: Any) -> None:
+    page_world.write_day(tmp_path)
+    folder = tmp_path / ".codex" / "sessions" / "2026" / "01" / "02"
+    folder.mkdir(parents=True)
+    codex = "5c0ffee0-0000-4000-8000-000000000002"
+    stamp = "2026-01-02T03:04:05.000Z"
+    said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello, Codex"}]}
+    lines = [
+        {
+            "timestamp": stamp,
+            "type": "session_meta",
+            "payload": {"id": codex, "timestamp": stamp, "cwd": str(tmp_path)},
+        },
+        {"timestamp": stamp, "type": "response_item", "payload": said},
+    ]
+    rollout = folder / f"rollout-2026-01-02T03-04-05-{codex}.jsonl"
+    rollout.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    claude = f"claude:{page_world.CLAUDE_ID}"
+    again = page_world.Transcript("agent:coder:again", str(tmp_path), 1_700_000_000_000)
+    again.record("custom", customType="sessiond/entry", data={"sessionKey": "agent:coder:again", "continues": claude})
+    again.user("Go on")
+    again.save(tmp_path / "store")
+    daemon = Daemon(tmp_path).start(page_world.CONFIG)
+    try:
+        page = open_page(daemon, scopes=("list", "read", "send"), at=address_of(claude))
+        state = page.locator(".session-head .state")
+        state.get_by_text("claude keeps it", exact=True).wait_for()
+        page.evaluate("(at) => { location.hash = at }", address_of(f"codex:{codex}"))
+        state.get_by_text("codex keeps it", exact=True).wait_for()
+        assert "claude" not in state.inner_text()
+        assert "codex keeps the session as it is" in page.locator("message-composer .hint").first.inner_text()
+        # Nor does the way by the start take the word away.
+        page.evaluate("(at) => { location.hash = at }", address_of(CHILD))
+        state.get_by_text("done", exact=True).wait_for()
+        page.locator("#bar .name").click()
+        page.locator("now-view").wait_for()
+        page.evaluate("(at) => { location.hash = at }", address_of(CHILD))
+        state.get_by_text("done", exact=True).wait_for()
+        # One that goes on with another has not begun here.
+        page.evaluate("(at) => { location.hash = at }", address_of("agent:coder:again"))
+        edge = page.locator("transcript-view .edge", has_text="It goes on with The navigation jumps")
+        edge.wait_for()
+        assert "The beginning" not in page.locator("transcript-view").inner_text()
+        edge.get_by_role("button", name="The navigation jumps").click()
+        page.locator("h1", has_text="The navigation jumps").wait_for()
+        page.locator("transcript-view .edge", has_text="The beginning.").wait_for()
+    finally:
+        daemon.stop()
