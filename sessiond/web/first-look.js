@@ -1,4 +1,4 @@
-/** Signs in and asks for the first rows while the rest of the page is still on its way. */
+/** Signs in and asks for the first rows while the rest is on its way. */
 
 import {Client} from "./client.js"
 

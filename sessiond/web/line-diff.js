@@ -1,4 +1,4 @@
-// Beyond it all old lines stand before all new ones.
+// Beyond it old lines stand before new ones.
 const MOST_CELLS = 1_000_000
 const CONTEXT = 3
 

@@ -5,7 +5,7 @@ const RESULT_ROLES = new Set(["toolResult", "tool", "bashExecution"])
 /** @param {Message} message */
 export const isToolResult = (message) => RESULT_ROLES.has(message.role)
 
-// A message may have 100,000 tool calls: it is taken apart once.
+// A message may have 100,000 tool calls.
 /** @type {WeakMap<Message, Part[]>} */
 const taken = new WeakMap()
 

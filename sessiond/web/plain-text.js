@@ -2,7 +2,7 @@
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g
 // Controls but tab and newline, and what shows nothing; joiners are left.
 const INVISIBLE = /(?![\t\n])\p{Cc}|[\u00ad\u2060-\u2064\ufeff\ufff9-\ufffb]/gu
-// Colours and titles of terminals: an escape to its last character.
+// An escape to its last character.
 const ESCAPE_SEQUENCE = /(?![\t\n\r])\p{Cc}(?:\[[0-9;?]*[ -/]*[@-~]|\][^\p{Cc}]*\p{Cc}?)/gu
 
 /** @param {unknown} text */

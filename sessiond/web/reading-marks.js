@@ -56,7 +56,7 @@ function put(storage, name, value) {
 	try {
 		storage.setItem(name, value)
 	} catch {
-		/* Full or forbidden: it is kept as long as the page is open. */
+		/* Full or forbidden. */
 	}
 }
 

@@ -6,7 +6,7 @@ import {countChanges, diffLines, patchLines} from "./line-diff.js"
 import {resultOf} from "./message-parts.js"
 import {changesOf, detailsOf, summarizeCall, toolName} from "./tool-summary.js"
 
-// Of lines to compare for the summary: a transcript may have thousands of calls.
+// Of lines to compare for the summary.
 const MOST_PAIRS = 20_000
 
 export class ToolCall extends HTMLElement {
