@@ -34,6 +34,7 @@ export class FactsPanel extends HTMLElement {
 		const back = wordButton("‹ Back", close, {class: "back"})
 		this.append(back, h("h1.unseen", {}, "Facts"), this.facts, this.relatives, this.graph, this.actions, this.problem)
 		page.list.addEventListener("change", () => this.render())
+		page.client.addEventListener("state", () => this.showState())
 		this.render()
 	}
 
@@ -78,6 +79,12 @@ export class FactsPanel extends HTMLElement {
 		fill(facts, ...factsOf(row).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))
 		fill(relatives, ...this.relativesOf(key, row))
 		if (!isTouched) fill(actions, ...this.actionsOf(key, row))
+		this.showState()
+	}
+
+	showState() {
+		for (const button of this.querySelectorAll(".danger"))
+			button.toggleAttribute("disabled", this.page.client.state === "away")
 	}
 
 	/** @param {string} key @param {Row} row */

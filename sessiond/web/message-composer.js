@@ -77,6 +77,7 @@ export class MessageComposer extends HTMLElement {
 		const {state} = page.client
 		const sent = sending.get(key)
 		sendButton.disabled = sent !== undefined
+		this.steerButton.disabled = this.stopButton.disabled = state === "away"
 		const note = sent && (sent.isLate || state !== "live") && sent.note
 		if ((note || null) !== unsent.firstChild) fill(unsent, note)
 		if (state === "away")

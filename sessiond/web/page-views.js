@@ -45,7 +45,6 @@ export class PageViews {
 			return this.show("usage")
 		}
 		this.current = key
-		// First the one that somebody waits for.
 		if (key !== current || cursor !== this.cursor || (isAsked && cursor))
 			void session.show(key, cursor).then(() => this.facts.showGraph(key).catch(() => {}))
 		this.cursor = cursor

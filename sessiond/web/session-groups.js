@@ -56,7 +56,7 @@ function tellApart(groups) {
 	}
 }
 
-/** A session fits with all that is above it. @param {Map<string, Row>} rows @param {string[]} words */
+/** @param {Map<string, Row>} rows @param {string[]} words */
 function branches(rows, words) {
 	/** @type {Map<string, string[]>} */
 	const below = new Map()

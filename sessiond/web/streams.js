@@ -169,7 +169,7 @@ export class EventParser {
 		const [rest = "", ...begun] = chunk.split("\n")
 		this.#line.push(rest)
 		for (const next of begun) {
-			// A message may be megabytes: its parts are joined once.
+			// A message may be megabytes.
 			const line = this.#line.join("").replace(/\r$/, "")
 			this.#line = [next]
 			if (line !== "") this.#take(line)

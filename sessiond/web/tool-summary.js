@@ -9,7 +9,7 @@ const TELLING = [
 ]
 const BEFORE = ["old_string", "oldString", "oldText", "old_str"]
 const AFTER = ["new_string", "newString", "newText", "new_str"]
-// More, or longer ones, are shown as they stand.
+// More are shown as they stand.
 const MOST_CHANGES = 100
 const MOST_CHARS = 512 * 1024
 const PATCHES = ["patch", "diff", "input", "patchText"]

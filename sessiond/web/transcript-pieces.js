@@ -75,7 +75,7 @@ function childPiece({key, row}) {
 	return {type: "child", key: `child ${key}`, version, at: row.createdAt, childKey: key, row}
 }
 
-/** Behind the call that it is about. @param {Question} question @param {Map<string, Entry>} callers @returns {BesidePiece} */
+/** @param {Question} question @param {Map<string, Entry>} callers @returns {BesidePiece} */
 function questionPiece(question, callers) {
 	const {id, status, askedAt, toolCallId = ""} = question
 	return {

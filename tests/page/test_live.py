@@ -215,6 +215,35 @@ def test_while_the_daemon_is_away_a_message_is_kept_and_sent_when_it_is_back(dae
     assert [one for one in said if "this one" in str(one) and isinstance(one, str)] == ["but this one"]
 
 
+def test_while_the_daemon_is_away_nothing_is_stopped_and_the_state_may_be_older(tmp_path: Path, open_page: Any) -> None:
+    page_world.write_day(tmp_path)
+    daemon = Daemon(tmp_path).start(page_world.CONFIG)
+    with daemon.connect() as wire:
+        agent = AttachedAgent(wire)
+        page = open_page(daemon, scopes=(*WRITE, "admin"), at=address_of(MAIN))
+        write(page, "Work")
+        page.keyboard.press("Enter")
+        agent.begin()
+        buttons = [page.get_by_role("button", name=name, exact=True) for name in ("Stop", "Steer", "Kill", "Reset")]
+        state = page.locator(".session-head .state", has_text="running")
+        state.wait_for()
+        for button in buttons:
+            button.wait_for()
+        assert [one.is_enabled() for one in buttons] == [True] * 4
+        daemon.kill()
+        page.locator("connection-state.away").wait_for()
+        assert [one.is_enabled() for one in buttons] == [False] * 4
+        told = "(one) => getComputedStyle(one, '::after').content"
+        assert state.evaluate(told) == '" may be older"'
+        page.set_viewport_size({"width": 400, "height": 800})
+        assert page.evaluate("() => document.documentElement.scrollWidth") == 400
+    daemon.start()
+    page.locator("connection-state.live").wait_for()
+    page.wait_for_function("() => !document.querySelector('.danger').disabled")
+    assert page.locator(".session-head .state").evaluate(told) == "none"
+    daemon.stop()
+
+
 def test_what_is_sent_before_the_page_knows_that_the_daemon_is_away_is_shown_to_wait(
     daemon: Daemon, open_page: Any
 ) -> None:
