@@ -156,17 +156,23 @@ def test_every_request_is_answered_once_and_in_its_order(
     assert [kind for kind, _ in sink.records] == [kind for kind, _ in records]  # what is late is dropped
     asked = [frame.id for frame in frames if is_question(frame)]
     results = [one["id"] for one in answers if "result" in one and one["id"] not in LATE_IDS]
-    # What a person is asked is answered when the person has answered.
-    assert results == asked if not sink.asked else Counter(results) == Counter(asked)
+    recorded = [kind for kind, _ in sink.records if kind == "sessiond/answer"]
+    # What a person is asked is answered when the person has answered, or when the turn is over before.
+    assert results == asked if len(recorded) == len(asked) else Counter(results) == Counter(asked)
     assert Counter(one["id"] for one in answers) == Counter(
         frame.id for frame in [*frames, *late] if isinstance(frame, AgentRequest)
     )
-    recorded = [kind for kind, _ in sink.records if kind == "sessiond/answer"]
-    assert len(recorded) + len(sink.asked) == len(asked)
+    # The turn may be over before a person is asked.
+    assert 0 <= len(asked) - len(recorded) - len(sink.asked) <= sum(map(is_cancel, answers))
     for draft in sink.asked:
         assert draft.title and 0 < len(draft.options) <= MAX_OPTIONS
         ids = [option.id for option in draft.options]
         assert len(set(ids)) == len(ids) and all(map(is_option_id, ids)) and all(one.isprintable() for one in ids)
+
+
+def is_cancel(answer: dict[str, Any]) -> bool:
+    result = answer.get("result", {})
+    return result.get("action") == "cancel" or result.get("outcome") == {"outcome": "cancelled"}
 
 
 def is_question(frame: AgentFrame) -> bool:
