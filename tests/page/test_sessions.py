@@ -139,7 +139,7 @@ def test_a_link_asks_and_leads_only_to_the_web(day: Daemon, open_page: Any) -> N
     dialog = page.locator("dialog.link-question")
     assert "https://ci.example.org/tidepool/9912" in dialog.inner_text()
     dialog.get_by_role("button", name="Cancel").click()
-    assert page.locator("dialog.link-question").count() == 0
+    page.locator("dialog.link-question").wait_for(state="detached")
     assert len(page.context.pages) == 1
 
 
