@@ -22,13 +22,13 @@ from sessiond.ranges import LIST_LIMIT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
     from typing import Any, BinaryIO
 
+    from sessiond.cli.documents.forms import Form
     from sessiond.cli.documents.session_text import Mask
     from sessiond.client.blocking import Client
 
-FORMS: dict[str, ModuleType] = {"md": markdown, "html": web_page, "jsonl": json_lines}
+FORMS: dict[str, Form] = {"md": markdown, "html": web_page, "jsonl": json_lines}
 _ENDINGS = {"": "md", "markdown": "md", "txt": "md", "htm": "html", "ndjson": "jsonl"}
 _FACTS = {
     "key": "session",
@@ -58,7 +58,7 @@ def run(args: Args) -> int | None:
             found, hidden = write_session(client, each["sessionId"], form, mask, out)
             count, redacted = count + found, redacted or hidden
         counted = pluralize(count, "message")
-        if form is not json_lines:
+        if not form.is_data:
             out.write(encode(form.foot([f"{counted}, exported by sessiond"])))
     if args.output:
         note(f"{args.output}: {counted}")
@@ -67,11 +67,10 @@ def run(args: Args) -> int | None:
     return None
 
 
-def _head(form: ModuleType, row: dict[str, Any], *, is_first: bool) -> str:
-    if form is json_lines:
-        return json_lines.head(row)
-    head: str = form.head(_title(row), _facts(row)) if is_first else form.session_head(_title(row))
-    return head
+def _head(form: Form, row: dict[str, Any], *, is_first: bool) -> str:
+    if form.is_data:
+        return form.head(row)
+    return form.head(_title(row), _facts(row)) if is_first else form.session_head(_title(row))
 
 
 def _form_name(args: Args) -> str:

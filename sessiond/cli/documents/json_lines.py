@@ -13,10 +13,11 @@ from sessiond.cli.terminal.page_order import FACT, MARKER, MESSAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Final
 
     from sessiond.cli.terminal.page_order import PageEntry
 
+is_data: Final = True
 _PLACE = ("seq", "id", "timestamp")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 

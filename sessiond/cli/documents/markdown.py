@@ -15,7 +15,9 @@ from sessiond.cli.terminal.times import size
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Final
 
+is_data: Final = False
 # Longer paragraphs have no code spans for us: all of their markup is escaped. Time grows with lines * lines * chars.
 _MOST_SPAN_LINES, _MOST_SPAN_CHARS = 16, 8000
 _TICKS = re.compile(r"\\.|`+", re.DOTALL)

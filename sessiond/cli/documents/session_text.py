@@ -10,7 +10,7 @@ import itertools
 import tempfile
 import threading
 
-from sessiond.cli.documents import contents, json_lines
+from sessiond.cli.documents import contents
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S
 from sessiond.cli.frame.failures import CommandFailed
 from sessiond.cli.frame.question_facts import question_facts
@@ -32,15 +32,15 @@ from sessiond.ranges import HISTORY_BYTES, HISTORY_LIMIT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType
     from typing import Any, BinaryIO
 
+    from sessiond.cli.documents.forms import Form
     from sessiond.client.blocking import Client
 
     Mask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def write_session(client: Client, session: str, form: ModuleType, mask: Mask, out: BinaryIO) -> tuple[int, bool]:
+def write_session(client: Client, session: str, form: Form, mask: Mask, out: BinaryIO) -> tuple[int, bool]:
     """Write the session into `out`; how many messages it has, and whether the daemon masked some.
 
     Each page is kept as text in a temporary file until the oldest is there.
@@ -72,11 +72,11 @@ def local_time(moment_ms: int | None) -> str:
     return "no time" if moment_ms is None else clock(moment_ms, moment_ms + 400 * 86_400_000)
 
 
-def _text_of(entry: PageEntry, form: ModuleType, mask: Mask, calls: Mapping[str, str]) -> str:
+def _text_of(entry: PageEntry, form: Form, mask: Mask, calls: Mapping[str, str]) -> str:
     what: Any = entry.what if entry.kind == FACT else mask(entry.what)  # the texts of facts are masked already
     files = [mask(file) for file in entry.files]
-    if form is json_lines:
-        return json_lines.line_of(entry, what, files)
+    if form.is_data:
+        return form.line_of(entry, what, files)
     if entry.kind == MESSAGE:
         one = contents.message_entry(what, entry.moment_ms, files, calls)
     elif entry.kind == MARKER:
@@ -85,8 +85,7 @@ def _text_of(entry: PageEntry, form: ModuleType, mask: Mask, calls: Mapping[str,
         one = contents.fact_entry(what.who, what.text, entry.moment_ms)
     else:
         one = contents.run_end_entry(what, RUN_ENDS, entry.moment_ms)
-    text: str = form.message(one, local_time(one.moment_ms))
-    return text
+    return form.message(one, local_time(one.moment_ms))
 
 
 def _pages_newest_first(client: Client, session: str) -> Iterator[tuple[dict[str, Any], bool]]:

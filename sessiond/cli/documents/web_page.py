@@ -10,7 +10,9 @@ from sessiond.cli.documents.contents import ShownMessage, ShownPart
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
+is_data: Final = False
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STYLE = """
 :root { color-scheme: light dark; --rule: #8886; --dim: light-dark(#595959, #a8a8a8);
