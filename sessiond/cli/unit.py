@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from sessiond.cli.completion import text_for
@@ -19,7 +20,7 @@ from sessiond.errors import reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 UNITS = ("sessiond.service", "sessiond.socket", "sessiond-agent.socket")
 _PROGRAM_OF_UNIT = "ExecStart=%h/.local/bin/sessiond serve"
@@ -51,6 +52,8 @@ class InstalledFiles:
             "fish": self.config / "fish/completions/sessiond.fish",
         }
         self.manual = data / "man/man1/sessiond.1"
+        # A line each. `systemd/install` and `systemd/uninstall` know it, too.
+        self.made_folders = data / "sessiond/made-folders"
 
     def every(self) -> Iterator[Path]:
         yield from (self.units / name for name in UNITS)
@@ -118,10 +121,13 @@ def _quote(word: str, home: Path) -> str:
 
 def _install(files: InstalledFiles, texts: dict[str, str]) -> None:
     try:
+        may_make_namespaces = _may_make_namespaces()
+        unneeded = {files.fewer_walls} if may_make_namespaces else set[Path]()
+        _make_folders_of(files, [path for path in files.every() if path not in unneeded])
         for name, text in texts.items():
             _write(files.units / name, text)
         lines([f"units        {files.short_path(files.units)}/{', '.join(texts)}"])
-        if _may_make_namespaces():
+        if may_make_namespaces:
             files.fewer_walls.unlink(missing_ok=True)
         else:
             _write(files.fewer_walls, _NO_NAMESPACES)
@@ -159,8 +165,7 @@ def _uninstall(files: InstalledFiles) -> None:
             if path.is_symlink() or path.exists():
                 path.unlink()
                 lines([f"removed      {files.short_path(path)}"])
-        for path in files.every():
-            _remove_empty_folders(path.parent, files.home)
+        _remove_made_folders(files)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be removed: {reason_of(error)}", status=FAILED) from None
     _systemctl("daemon-reload")
@@ -173,22 +178,38 @@ def _uninstall(files: InstalledFiles) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text.rstrip("\n") + "\n", "utf-8")
     beside.replace(path)
 
 
-def _remove_empty_folders(folder: Path, home: Path) -> None:
-    """Remove the folder and those above it that are empty then, below the home."""
-    while folder != home and folder.is_relative_to(home):
-        try:
+def _make_folders_of(files: InstalledFiles, paths: Iterable[Path]) -> None:
+    """Make the folders of these files, and note those that were not there: the others are not ours to remove."""
+    notes = files.made_folders
+    folders = {folder for path in (*paths, notes) for folder in path.parents}
+    made = sorted(folder for folder in folders if not folder.is_dir())
+    for folder in made:
+        folder.mkdir(exist_ok=True)
+    noted = dict.fromkeys([*_noted_folders(files), *(str(folder) for folder in made if "\n" not in str(folder))])
+    if noted:
+        notes.write_bytes(b"".join(os.fsencode(f"{folder}\n") for folder in noted))
+
+
+def _noted_folders(files: InstalledFiles) -> list[str]:
+    try:
+        return os.fsdecode(files.made_folders.read_bytes()).removesuffix("\n").split("\n")
+    except FileNotFoundError:
+        return []
+
+
+def _remove_made_folders(files: InstalledFiles) -> None:
+    """Remove the folders that were made for our files and are empty now."""
+    noted = {folder for path in (*files.every(), files.made_folders) for folder in path.parents}
+    noted &= set(map(Path, _noted_folders(files)))
+    files.made_folders.unlink(missing_ok=True)
+    for folder in sorted(noted, reverse=True):
+        with suppress(OSError):  # something is in it, or it is gone
             folder.rmdir()
-        except FileNotFoundError:
-            pass
-        except OSError:  # something is in it
-            return
-        folder = folder.parent
 
 
 def _may_make_namespaces() -> bool:

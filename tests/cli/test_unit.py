@@ -40,16 +40,21 @@ def test_what_is_installed_is_removed_again_and_nothing_else(home: Path, capsys:
     for name in own:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("mine")
+    kept_empty = [home / name for name in (".config/fish/completions", ".local/share/man", ".local/share/zsh")]
+    for folder in kept_empty:
+        folder.mkdir(parents=True)
     for _ in range(2):  # again is an upgrade
         assert cli.run(["unit", "--install"]) == 0
     printed = capsys.readouterr().out
     assert "there is no user manager here" in printed and "fewer walls" in printed
     files = InstalledFiles(dict(os.environ))
-    assert files_in(home) == own | {str(path.relative_to(home)) for path in files.every()}
+    written = {str(path.relative_to(home)) for path in (*files.every(), files.made_folders)}
+    assert files_in(home) == own | written
     assert all(path.stat().st_size > 100 for path in files.every())
     assert cli.run(["unit", "--uninstall"]) == 0
     assert files_in(home) == own
-    assert [path for path in home.rglob("*") if path.is_dir() and not any(path.iterdir())] == []
+    empty = [path for path in home.rglob("*") if path.is_dir() and not any(path.iterdir())]
+    assert sorted(empty) == kept_empty
     printed = capsys.readouterr().out
     assert printed.count("removed ") == len(list(files.every())) and "~/.local/state/sessiond" in printed
 
@@ -79,6 +84,34 @@ def test_the_service_starts_the_program_that_printed_it(home: Path, monkeypatch:
         check=True,
     )
     assert f"\nExecStart={sys.executable} -m sessiond serve\n" in by_module.stdout
+
+
+def test_folders_that_something_was_put_into_since_stay(home: Path) -> None:
+    assert cli.run(["unit", "--install"]) == 0
+    for name in (".local/share/man/man1/other.1", ".config/systemd/user/mine.timer"):
+        (home / name).write_text("mine")
+    assert cli.run(["unit", "--uninstall"]) == 0
+    left = {str(path.relative_to(home)) for path in home.rglob("*")}
+    assert left == {
+        *(".config", ".config/systemd", ".config/systemd/user", ".config/systemd/user/mine.timer"),
+        *(".local", ".local/share", ".local/share/man", ".local/share/man/man1", ".local/share/man/man1/other.1"),
+    }
+
+
+def test_what_an_older_version_installed_without_notes_is_removed_and_no_folder(home: Path) -> None:
+    assert cli.run(["unit", "--install"]) == 0
+    InstalledFiles(dict(os.environ)).made_folders.unlink()
+    assert cli.run(["unit", "--uninstall"]) == 0
+    assert files_in(home) == set() and (home / ".config/systemd/user").is_dir()
+
+
+def test_notes_that_name_other_folders_remove_none_of_them(home: Path) -> None:
+    assert cli.run(["unit", "--install"]) == 0
+    (other := home / "other").mkdir()
+    with InstalledFiles(dict(os.environ)).made_folders.open("a") as notes:
+        notes.write(f"{other}\n\n{home}/no\u2028such\n..\n")
+    assert cli.run(["unit", "--uninstall"]) == 0
+    assert list(home.iterdir()) == [other]
 
 
 @check_each(

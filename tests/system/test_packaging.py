@@ -168,7 +168,7 @@ OF_THE_TOOLS = tuple(
     str(HOME / each) for each in (".cache", ".local/share/uv", ".local/share/pipx", ".local/state/pipx")
 )
 # And these they leave empty.
-EMPTIED_BY_TOOLS = (BIN, str(HOME / ".local/share/man"))
+EMPTIED_BY_TOOLS = (BIN, *(str(HOME / ".local/share" / each) for each in ("man", "man/man1")))
 
 
 @pytest.fixture(scope="module")
