@@ -9,6 +9,9 @@ STORE_FILE = "store.json"
 LOCK_FILE = "store.lock"
 KEYS = "keys"
 SIGNING_KEY = "signing.key"
+# The identity of this machine among others, and what `sessiond link` keeps.
+LINK_KEY = "link.key"
+LINK = "link"
 AGENTS = "agents"
 SESSIONS = "sessions"
 ARCHIVE = "archive"
@@ -41,6 +44,7 @@ IGNORED_BY_GIT = """\
 /spawning/
 /backups/
 /cache/
+/link/
 /agents/*/workspace/
 sessions.json
 sessions.json.damaged*
