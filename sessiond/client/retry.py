@@ -32,6 +32,7 @@ _REPEATABLE = frozenset(
         "ping",
         "questions.list",
         "rpc.discover",
+        "sessions.bytes",
         "sessions_history",
         "sessions_inbox",
         "sessions_list",
