@@ -28,6 +28,8 @@ LIST_MESSAGES = Range(0, 20, 0)
 HISTORY_LIMIT = Range(1, 1000, 50)
 # Sixteen messages of a megabyte each; a page of a megabyte is what a client shows.
 HISTORY_BYTES = Range(1, 16 << 20, 1 << 20)
+# A quarter of a MiB: one message between machines, and less than a millisecond of the event loop as base64.
+TRANSCRIPT_BYTES = Range(1, 256 << 10, 256 << 10)
 SEARCH_LIMIT = Range(1, 200, 50)
 # A minute: whoever wants it sooner asks on.
 SEARCH_WITHIN_MS = Range(0, 60_000, 0)

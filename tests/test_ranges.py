@@ -84,6 +84,7 @@ def test_exactly_these_parameters_are_clamped() -> None:
             "sessions.usage until",
         ),
         *("sessions.preview limit", "sessions.preview maxChars", "agent.wait timeoutMs"),
+        "sessions.bytes maxBytes",
         *("sessions_send timeoutSeconds", "sessions_inbox wait", "tokens.mint ttlSeconds", "http.open ttlSeconds"),
     }
 
