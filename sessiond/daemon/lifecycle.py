@@ -27,6 +27,7 @@ from sessiond.daemon.http_page import add_page_routes
 from sessiond.daemon.http_questions import add_question_routes
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.daemon.page_port import PagePort
+from sessiond.daemon.stop_deadline import end_in_time
 from sessiond.errors import ConfigError, StoreGone, StoreInUse, pluralize
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener, SocketPaths
@@ -38,6 +39,8 @@ EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
 _EXPECTED = (ConfigError, StoreGone, StoreInUse)
 # How long requests in flight may take to finish during shutdown; after a second signal 0.
 _DRAIN_S = 5.0
+# A moment on any disk that answers, and requests in flight may wait for it.
+_WITHDRAW_S = 1.0
 # How often the progress of a long start is reported.
 _PROGRESS_S = 1.0
 _SWITCH_INTERVAL_S = 0.0005
@@ -114,16 +117,21 @@ class _DaemonProcess:
 
     async def _run(self, config: Config, sockets: SocketPaths) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async with open_app(
-                self._store,
-                config,
-                sockets.agent.parent,
-                on_lock=lambda: self._write_progress(""),
-                progress=self._progress,
-                watching=_report_watch_backend,
-            ) as app:
-                app.background.start_soon(self._handle_signals, signals, app)
-                await self._serve(app, config)
+            # Around the app, whose end may take long.
+            async with trio.open_nursery() as watch:
+                async with open_app(
+                    self._store,
+                    config,
+                    sockets.agent.parent,
+                    on_lock=lambda: self._write_progress(""),
+                    progress=self._progress,
+                    watching=_report_watch_backend,
+                ) as app:
+                    watch.start_soon(self._handle_signals, signals, app)
+                    left = app.services.store.committer.count_unfinished
+                    watch.start_soon(end_in_time, self._stop, self._second_signal, left, os._exit)
+                    await self._serve(app, config)
+                watch.cancel_scope.cancel()
         self._manager.close()
 
     async def _serve(self, app: App, config: Config) -> None:
@@ -143,11 +151,14 @@ class _DaemonProcess:
                 app.loading.cancel()  # or runs would be recovered while the others are interrupted
                 async with trio.open_nursery() as drain:
                     drain.start_soon(self._stop_on_second_signal, server)
-                    # Requests are refused from now on, so nobody can answer whoever asks.
-                    await app.services.questions.stop()
+                    withdrawn = trio.Event()
+                    drain.start_soon(_withdraw_questions, app, withdrawn)
+                    with trio.move_on_after(_WITHDRAW_S):
+                        await withdrawn.wait()
                     await server.drain(_DRAIN_S, before_close=app.services.supervisor.interrupt_all)
                     drain.cancel_scope.cancel()
         finally:
+            self._stop.set()  # from here on the end has a deadline, whatever its reason
             for listener in listeners:
                 listener.close()
 
@@ -195,7 +206,8 @@ class _DaemonProcess:
     async def _handle_signals(self, signals: object, app: App) -> None:
         async for number in signals:  # type: ignore[attr-defined]
             if number == signal.SIGHUP:
-                self._reload(app)
+                if not self._stop.is_set():
+                    self._reload(app)
             elif self._stop.is_set():
                 self._second_signal.set()
             else:
@@ -243,6 +255,12 @@ class _DaemonProcess:
         self._manager.extend_timeout(30, text)
         self._write_progress(text)
         log.info("reading transcripts", agent=agent_id, done=done, total=total)
+
+
+async def _withdraw_questions(app: App, withdrawn: trio.Event) -> None:
+    """Withdraw them: requests are refused from now on, so nobody can answer whoever asks."""
+    await app.services.questions.stop()
+    withdrawn.set()
 
 
 def _server(app: App, config: Config) -> Server:

@@ -125,6 +125,13 @@ class Committer:
         """Whether somebody waits for a commit. May be asked in any thread."""
         return bool(self._open)
 
+    def count_unfinished(self) -> dict[str, int]:
+        """How many appends are not on disk yet, by the keys of their sessions."""
+        left: dict[str, int] = {}
+        for job in {*self._open.values(), *self._under_way}:
+            left[job.session.key] = left.get(job.session.key, 0) + len(job.waiters)
+        return left
+
     async def append(self, session: Session, compose: Compose, last_id: str) -> list[tuple[int, int]]:
         """Write the composed lines; begin and end offset of each. `last_id` is the id of the last one.
 

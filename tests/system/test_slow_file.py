@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,15 @@ from faults.shim import Mode, Point
 pytestmark = pytest.mark.system
 
 SLOW, OTHERS = "agent:main:slow", [f"agent:main:{number}" for number in range(20)]
+
+
+ASKING = """
+import os
+from sessiond.client import Client
+options = [{"id": "yes", "label": "Yes", "kind": "allow_once"}]
+with Client() as client:
+    client.call("agents.ask", runId=os.environ["SESSIOND_RUN_ID"], title="May I?", options=options)
+"""
 
 
 def message(text: str) -> list[dict[str, str]]:
@@ -53,3 +64,49 @@ def test_a_write_or_sync_that_does_not_end_holds_up_only_its_own_session(daemons
         assert texts(daemon, OTHERS[0]) == ["alone, write", "at once, write", "alone, sync", "at once, sync"]
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert [line["type"] for line in lines] == ["session", "message", "message"]
+
+
+def test_a_second_signal_ends_a_daemon_whose_disk_does_not_answer(daemons: FaultyDaemons) -> None:
+    with daemons.create() as daemon:
+        daemon.start()
+        for key in (SLOW, OTHERS[0]):
+            daemon.call("sessions.create", key=key)
+        daemon.call("chat.inject", sessionKey=SLOW, messages=message("acknowledged"))
+        path = Path(next(row["transcriptPath"] for row in daemon.rows() if row["key"] == SLOW))
+        daemon.control.count_below(path.resolve())
+        daemon.control.arm(Point(Mode.STALL, 2))
+        with daemon.connect() as stuck:
+            stuck.send({"jsonrpc": "2.0", "id": 1, "method": "chat.inject",
+                        "params": {"sessionKey": SLOW, "messages": message("in between")}})  # fmt: skip
+            daemon.wait_for(lambda: daemon.control.hit, "nothing is held up")
+            daemon.process.send_signal(signal.SIGTERM)
+            daemon.wait_for(lambda: "stopping" in daemon.log.read_text(), "it does not stop")
+            assert daemon.stop() == 74
+            error = stuck.receive()["error"]
+            assert (error["code"], error["data"]["begun"]) == (-32008, True)
+        assert "stopped without the disk, which does not answer" in daemon.log.read_text()
+        assert f"sessions=['{SLOW}']" in daemon.log.read_text() and "appends=1" in daemon.log.read_text()
+        daemon.control.disarm()
+        daemon.start()
+        assert texts(daemon, SLOW)[0] == "acknowledged"
+        assert texts(daemon, SLOW)[1:] in ([], ["in between"])
+        assert daemon.stop() == 0
+
+
+def test_who_waits_is_answered_at_the_stop_also_where_a_question_cannot_be_withdrawn(
+    daemons: FaultyDaemons,
+) -> None:
+    with daemons.create() as daemon:
+        command = json.dumps([sys.executable, "-c", ASKING])
+        daemon.start(f'[[agents.list]]\nid = "main"\nruntime = {{ type = "exec", command = {command} }}\n')
+        sent = daemon.call("chat.send", sessionKey="main", message="go on")
+        daemon.wait_for(lambda: daemon.call("questions.list", open=True)["questions"], "nothing is asked")
+        with daemon.connect() as waiting:
+            waiting.send({"jsonrpc": "2.0", "id": 1, "method": "agent.wait", "params": {"runId": sent["runId"]}})
+            daemon.control.count_below(daemon.transcripts()[0].resolve())
+            daemon.control.arm(Point(Mode.STALL, 1))
+            daemon.process.send_signal(signal.SIGTERM)
+            error = waiting.receive()["error"]
+            assert (error["code"], error["data"]["begun"]) == (-32008, True)
+        assert daemon.control.hit
+        assert daemon.stop() == 74
