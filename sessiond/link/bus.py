@@ -1,0 +1,368 @@
+"""The server as all else of the link sees it: publish with an acknowledgement, consume, ask a machine, and whether it
+is there. Connects again for ever. Knows subjects and bytes; what they mean, envelopes know.
+
+    async with open_bus(settings, on_change) as bus:
+        bus.consume("rec", handle)
+        await bus.wait_connected()
+        await bus.publish(subject, data, msg_id="...")
+
+Handlers of one kind are called one after the other, and what they raise ends the link. Source: machines.md, "The bus".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js.errors import APIError
+
+from sessiond.errors import quote
+from sessiond.link.connecting import ServerClient, ServerSettings, in_words, make_client, options_of, server_facts
+from sessiond.link.failures import BusError
+from sessiond.link.subjects import Address, Kind, ask_subject, consumer_name, deliver_subject, parse_subject
+
+# A publish that was not answered may have arrived: it is sent again under the same id. The library would wait for ever
+# for some of them after the server was killed.
+PUBLISH_TIMEOUT_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 5.0
+# At first a server that is only restarted is back soon; one that is away for days must not cost two wake-ups a second.
+_RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
+# Whether the consumers are still there is asked this often: nothing says that they were deleted.
+_LOOK_AGAIN_S: Final = 300.0
+_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+_MOST_DENIED: Final = 64
+# The stream, or the disk that all streams share, takes no more.
+_FULL: Final = frozenset({10077, 10023, 10047, 10122})
+_ACK: Final = "$JS.ACK."
+
+
+class BusState(msgspec.Struct, frozen=True):
+    """`trouble` says in words why it is not connected, or what is wrong although it is."""
+
+    connected: bool = False
+    server_version: str | None = None
+    trouble: str | None = None
+
+
+class Arrival:
+    """A message of the stream. It comes again after 30 seconds unless one of the four methods is called."""
+
+    __slots__ = ("_bus", "_reply", "address", "attempt", "data")
+
+    def __init__(self, bus: Bus, address: Address, message: Msg) -> None:
+        self.address = address
+        self.data: bytes = message.data
+        self._bus = bus
+        self._reply = message.reply
+        # $JS.ACK.<stream>.<consumer>.<attempt>..., or with the domain and a hash of the account before the stream.
+        words = message.reply.split(".")
+        attempt = words[6 if len(words) > 9 else 4 :][:1]
+        self.attempt = int(attempt[0]) if attempt and attempt[0].isdecimal() else 1
+
+    async def ack(self) -> None:
+        """It is done, or of no use."""
+        await self._bus.respond(self._reply, b"+ACK")
+
+    async def retry(self, delay_s: float) -> None:
+        """It shall come again, after that time. Not for ranges: what is asked for comes behind it."""
+        await self._bus.respond(self._reply, b'-NAK {"delay": %d}' % round(delay_s * 1e9))
+
+    async def drop(self) -> None:
+        """It shall not come again, although it was not done."""
+        await self._bus.respond(self._reply, b"+TERM")
+
+    async def extend(self) -> None:
+        """It is still being worked on: thirty seconds more."""
+        await self._bus.respond(self._reply, b"+WPI")
+
+
+Handler = Callable[[Arrival], Awaitable[None]]
+Answerer = Callable[[bytes], Awaitable[bytes | None]]
+
+
+@contextlib.asynccontextmanager
+async def open_bus(settings: ServerSettings, on_change: Callable[[BusState], None]) -> AsyncIterator[Bus]:
+    """A bus that connects and stays connected until the block ends. What handlers raise comes out of the block, as an
+    exception group. LinkError where a file of the settings cannot be used.
+    """
+    options_of(settings)
+    async with asyncio.TaskGroup() as tasks:
+        bus = Bus(settings, on_change, tasks)
+        keeping = tasks.create_task(bus.keep_connected())
+        try:
+            yield bus
+        finally:
+            keeping.cancel()
+            bus.stop()
+
+
+class Bus:
+    """See `open_bus`, which alone makes one."""
+
+    def __init__(
+        self, settings: ServerSettings, on_change: Callable[[BusState], None], tasks: asyncio.TaskGroup
+    ) -> None:
+        self.state = BusState()
+        self._settings = settings
+        self._on_change = on_change
+        self._tasks = tasks
+        self._working: list[asyncio.Task[None]] = []
+        self._queues: dict[Kind, asyncio.Queue[Arrival]] = {}
+        self._questions: asyncio.Queue[Msg] | None = None
+        self._client: ServerClient | None = None
+        self._connected = asyncio.Event()
+        self._attempts = 0
+        # When the server said that it refuses a subject: it never answers the publish itself.
+        self._denied: OrderedDict[str, float] = OrderedDict()
+
+    # What the link does with it.
+
+    async def wait_connected(self) -> None:
+        await self._connected.wait()
+
+    async def publish(
+        self, subject: str, data: bytes, *, msg_id: str | None = None, timeout_s: float = PUBLISH_TIMEOUT_S
+    ) -> bool:
+        """Whether the stream has stored it now; False where it had the same `msg_id` lately. BusError where it is not
+        known to be stored: `timeout` and `unreachable` may have arrived all the same.
+        """
+        client = self._usable_client()
+        if len(data) > client.max_payload:
+            raise BusError("too_large", f"the server takes {client.max_payload} bytes in a message, not {len(data)}")
+        headers = {"Nats-Msg-Id": msg_id} if msg_id else None
+        began = time.monotonic()
+        try:
+            acknowledged = await client.jetstream().publish(
+                subject, data, timeout=timeout_s, stream=self._settings.stream, headers=headers
+            )
+        except nats.js.errors.NoStreamResponseError:
+            raise self._no_stream() from None
+        except APIError as error:
+            raise self._refusal(error) from None
+        except (nats.errors.Error, OSError) as error:
+            raise self._failure(error, subject, began, "it may have arrived; it is sent again") from None
+        return not acknowledged.duplicate
+
+    def consume(self, kind: Kind, handler: Handler) -> None:
+        """Call the handler with every message of the kind for this machine, from now on and after each connection."""
+        queue = self._queues[kind] = asyncio.Queue()
+        self._working.append(self._tasks.create_task(_work(queue, handler)))
+        if self._client is not None and self._connected.is_set():
+            self._working.append(self._tasks.create_task(self._subscribe(self._client, kind)))
+
+    def answer(self, answerer: Answerer) -> None:
+        """Answer what other machines ask. Call it before the first connection. One question waits for the answer to the
+        one before, so what takes long has to be done elsewhere; None is no answer.
+        """
+        self._questions = asyncio.Queue()
+        self._working.append(self._tasks.create_task(self._answer_all(self._questions, answerer)))
+
+    async def request(self, machine: str, data: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
+        """What the machine answers. BusError `nobody` where it is not there, which takes a millisecond."""
+        client = self._usable_client()
+        subject = ask_subject(machine)
+        began = time.monotonic()
+        try:
+            message = await client.request(subject, data, timeout=timeout_s)
+        except nats.errors.NoRespondersError:
+            raise BusError("nobody", f"{machine} is not connected to the server") from None
+        except (nats.errors.Error, OSError) as error:
+            raise self._failure(error, subject, began, f"{machine} may be busy") from None
+        return message.data
+
+    async def last_message(self, subject: str) -> bytes | None:
+        """The newest message under one of this machine's own subjects, None where there is none any more."""
+        client = self._usable_client()
+        asked = f"$JS.API.DIRECT.GET.{self._settings.stream}.{subject}"
+        began = time.monotonic()
+        try:
+            message = await client.request(asked, b"", timeout=REQUEST_TIMEOUT_S)
+        except nats.errors.NoRespondersError:
+            raise self._no_stream() from None
+        except (nats.errors.Error, OSError) as error:
+            raise self._failure(error, asked, began, "nothing was changed") from None
+        return None if (message.headers or {}).get("Status") else message.data
+
+    async def respond(self, subject: str, data: bytes) -> None:
+        """For deliveries: what is not said because the connection is away is asked again by the server."""
+        if self._client is not None and self._client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.publish(subject, data)
+
+    async def look(self) -> None:
+        """Say in `state` whether a consumer of this machine is missing."""
+        troubles = [await self._trouble_of(kind) for kind in self._queues]
+        found = next(filter(None, troubles), None)
+        if self.state.connected and self.state.trouble != found:
+            self._change(msgspec.structs.replace(self.state, trouble=found))
+
+    # What keeps it going.
+
+    async def keep_connected(self) -> None:
+        while True:
+            closed = asyncio.Event()
+            client = make_client(self._settings)
+            try:
+                await self._connect(client, closed)
+                while not closed.is_set():
+                    await self.look()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(closed.wait(), _LOOK_AGAIN_S)
+            finally:
+                self._connected.clear()
+                self._client = None
+                await client.close()
+            # The server has closed it for good, as when this machine's user was taken away.
+            await asyncio.sleep(_RETRY_S[-1])
+
+    def stop(self) -> None:
+        for task in self._working:
+            task.cancel()
+
+    async def _connect(self, client: ServerClient, closed: asyncio.Event) -> None:
+        async def on_error(error: Exception) -> None:
+            if client.is_connected:
+                self._note(error)
+            else:
+                client.options["reconnect_time_wait"] = _RETRY_S[min(self._attempts, len(_RETRY_S) - 1)]
+                self._attempts += 1
+                self._lose(in_words(error, self._settings).message)
+
+        async def on_loss() -> None:
+            self._lose(f"the connection to the server {self._settings.address} was lost")
+
+        async def on_return() -> None:
+            client.options["reconnect_time_wait"] = _RETRY_S[0]
+            self._find(client)
+
+        async def on_close() -> None:
+            last = client.last_error
+            self._lose(in_words(last, self._settings).message if last else None)
+            closed.set()
+
+        await client.connect(
+            **options_of(self._settings),
+            error_cb=on_error,
+            disconnected_cb=on_loss,
+            reconnected_cb=on_return,
+            closed_cb=on_close,
+        )
+        self._client = client
+        for kind in self._queues:
+            await self._subscribe(client, kind)
+        if self._questions is not None:
+            await client.subscribe(ask_subject(self._settings.name), cb=self._questions.put)
+        await client.flush()
+        self._find(client)
+
+    async def _subscribe(self, client: ServerClient, kind: Kind) -> None:
+        # Not by the library's own call: that would be refused while the consumer is missing, and this begins to be
+        # served when the administrator has made it.
+        queue = self._queues[kind]
+
+        async def take(message: Msg) -> None:
+            address = parse_subject(message.subject)
+            # Anything else was published by hand to the inbox, and its reply subject could be any.
+            if address is not None and address.kind == kind and message.reply.startswith(_ACK):
+                queue.put_nowait(Arrival(self, address, message))
+
+        await client.subscribe(deliver_subject(self._settings.name, kind), cb=take)
+
+    async def _answer_all(self, questions: asyncio.Queue[Msg], answerer: Answerer) -> None:
+        while True:
+            message = await questions.get()
+            answer = await answerer(message.data)
+            if answer is not None and message.reply:
+                await self.respond(message.reply, answer)
+
+    def _find(self, client: ServerClient) -> None:
+        self._attempts = 0
+        self._connected.set()
+        self._change(BusState(connected=True, server_version=str(server_facts(client).get("version", ""))))
+
+    def _lose(self, why: str | None) -> None:
+        self._connected.clear()
+        self._change(BusState(connected=False, trouble=why or self.state.trouble))
+
+    def _change(self, state: BusState) -> None:
+        if state != self.state:
+            self.state = state
+            self._on_change(state)
+
+    def _note(self, error: Exception) -> None:
+        """An error beside the connection: mostly a subject that the server's permissions refuse."""
+        found = _DENIED.search(str(error))
+        if found is not None:
+            self._denied[found[2]] = time.monotonic()
+            while len(self._denied) > _MOST_DENIED:
+                self._denied.popitem(last=False)
+            verb = "publish to" if found[1].lower() == "publish" else "subscribe to"
+            words = f'the server does not let {self._settings.name} {verb} {found[2]}; see "sessiond link admin"'
+            self._change(msgspec.structs.replace(self.state, trouble=words))
+
+    def _usable_client(self) -> ServerClient:
+        if self._client is None or not self._client.is_connected:
+            raise BusError(
+                "unreachable", self.state.trouble or f"the server {self._settings.address} is not reached yet"
+            )
+        return self._client
+
+    def _failure(self, error: BaseException, subject: str, began: float, after: str) -> BusError:
+        if self._denied.get(subject, 0.0) >= began:
+            return BusError("forbidden", f"the server does not let {self._settings.name} publish to {subject}")
+        if isinstance(error, TimeoutError):
+            return BusError("timeout", f"the server {self._settings.address} did not answer: {after}")
+        return in_words(error, self._settings)
+
+    def _no_stream(self) -> BusError:
+        name = self._settings.stream
+        return BusError(
+            "no_stream",
+            f"the server {self._settings.address} has no stream {name} (any more), or JetStream is off; the "
+            'administrator makes it: "sessiond link admin"',
+        )
+
+    def _refusal(self, error: APIError) -> BusError:
+        if error.err_code in _FULL:
+            return BusError(
+                "full", f"the stream {self._settings.stream} is full; its limit or the server's disk has to grow"
+            )
+        if error.code == 404 or error.err_code == 10059:
+            return self._no_stream()
+        said = quote(error.description or str(error))
+        return BusError("refused", f"the server {self._settings.address} refuses it: {said}")
+
+    async def _trouble_of(self, kind: Kind) -> str | None:
+        """What is wrong with the consumer of the kind, as far as the server says it now."""
+        name = consumer_name(self._settings.name, kind)
+        asked = f"$JS.API.CONSUMER.INFO.{self._settings.stream}.{name}"
+        began = time.monotonic()
+        try:
+            client = self._usable_client()
+            await client.jsm().consumer_info(self._settings.stream, name, timeout=REQUEST_TIMEOUT_S)
+        except nats.js.errors.ServiceUnavailableError:
+            return self._no_stream().message
+        except APIError as error:
+            if error.code != 404:
+                return self._refusal(error).message
+            return f'the server has no consumer {name}: nothing of that kind arrives; see "sessiond link admin"'
+        except (nats.errors.Error, OSError) as error:
+            failure = self._failure(error, asked, began, "it is asked again")
+            return failure.message if failure.trouble == "forbidden" else None
+        except BusError:
+            return None
+        return None
+
+
+async def _work(queue: asyncio.Queue[Arrival], handler: Handler) -> None:
+    while True:
+        await handler(await queue.get())

@@ -1,0 +1,234 @@
+"""How the server is reached, and as whom: address, TLS, nkeys, and the words for what goes wrong. Knows no subjects."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from sessiond.errors import quote, reason_of, shorten
+from sessiond.link.failures import BusError, LinkError
+from sessiond.link.subjects import inbox_of
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+except ImportError:
+    raise LinkError("sessiond link needs the package nats-py: pip install 'sessiond[link]'") from None
+
+# A dead connection is noticed after two pings without an answer. The library's own two minutes are long for a laptop
+# that wakes up; each ping is a wake-up.
+PING_INTERVAL_S: Final = 10
+CONNECT_TIMEOUT_S: Final = 5
+# What is sent while the connection is away for a moment; more is refused, and its sender keeps it.
+PENDING_BYTES: Final = 16 << 20
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """Where the server is, and as whom to speak to it. `name` is a machine, or the administrator's user."""
+
+    name: str
+    server: str
+    stream: str = "X"
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    nkey_seed: Path | None = None
+
+    @property
+    def address(self) -> str:
+        parts = urlsplit(self.server)
+        return f"{parts.hostname}:{parts.port or 4222}"
+
+    @property
+    def uses_tls(self) -> bool:
+        return urlsplit(self.server).scheme == "tls"
+
+
+class ServerClient(Client):
+    """nats-py's client, which with `tls://` says nothing to a server that offers no TLS.
+
+    The library encrypts when the server asks for it. Whoever stands between could take that line away.
+    """
+
+    wants_tls = False
+
+    def _connect_command(self) -> bytes:
+        info: dict[str, Any] = self._server_info
+        if self.wants_tls and not info.get("tls_required"):
+            raise nats.errors.SecureConnWantedError
+        return super()._connect_command()
+
+
+def server_facts(client: Client) -> dict[str, Any]:
+    """What the server has said of itself: `version`, `jetstream`, `max_payload` and so on."""
+    facts: dict[str, Any] = client._server_info
+    return facts
+
+
+def peer_certificate(client: Client) -> dict[str, Any] | None:
+    """The server's certificate as ssl describes it, None without TLS."""
+    writer = getattr(client._transport, "_io_writer", None)
+    certificate: dict[str, Any] | None = writer.get_extra_info("peercert") if writer is not None else None
+    return certificate
+
+
+def tls_context(settings: ServerSettings) -> ssl.SSLContext:
+    """With the authority and the certificate of the settings. LinkError where a file cannot be used."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if settings.ca is not None:
+            context = ssl.create_default_context(cafile=str(settings.ca))
+    except (OSError, ssl.SSLError) as error:
+        raise LinkError(f"link.ca: {settings.ca} cannot be used: {_reason_of_file(error)}") from None
+    try:
+        if settings.certificate is not None:
+            # An empty password, or OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(str(settings.certificate), settings.key and str(settings.key), password="")
+    except (OSError, ssl.SSLError) as error:
+        files = f"{settings.certificate} with the key {settings.key}"
+        raise LinkError(f"link.certificate: {files} cannot be used: {_reason_of_file(error)}") from None
+    return context
+
+
+def _reason_of_file(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        mismatch = "KEY_VALUES_MISMATCH" in str(error.reason or error)
+        return "the key is of another certificate" if mismatch else "it holds no PEM that OpenSSL reads"
+    return reason_of(error)
+
+
+def read_seed(path: Path) -> str:
+    """The seed of an nkey in a file. LinkError where it is none."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else "it is no text"
+        raise LinkError(f"link.nkeySeed: {path} cannot be read: {why}") from None
+    # The file may have comments, as those that the tool `nk` and nsc write.
+    seeds = [line.strip() for line in text.splitlines() if line.strip().startswith("SU")]
+    if len(seeds) != 1:
+        raise LinkError(f'link.nkeySeed: {path} has no line with the seed of a user, which begins with "SU"')
+    public_nkey(seeds[0], str(path))
+    return seeds[0]
+
+
+def public_nkey(seed: str, whence: str) -> str:
+    """The public nkey (`U...`) of a seed, for the configuration of the server."""
+    try:
+        import nkeys
+    except ImportError:
+        raise LinkError("nkeys need the package nkeys: pip install 'sessiond[link]'") from None
+    try:
+        raw = bytearray(seed.encode())
+        prefix, secret = nkeys.decode_seed(raw)
+        if bytes(nkeys.encode_seed(secret, prefix)) != bytes(raw):  # the library looks at no checksum
+            raise ValueError
+        public: bytes = nkeys.from_seed(raw).public_key
+    except (nkeys.NkeysError, ValueError, IndexError):
+        raise LinkError(f"{whence}: the seed is damaged; make a new one") from None
+    return public.decode()
+
+
+def options_of(settings: ServerSettings) -> dict[str, Any]:
+    """The options of nats-py for this server. LinkError where a file cannot be used."""
+    options: dict[str, Any] = {
+        "servers": [settings.server],
+        "name": f"sessiond link {settings.name}",
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": 0.5,
+        "ping_interval": PING_INTERVAL_S,
+        "pending_size": PENDING_BYTES,
+        "inbox_prefix": inbox_of(settings.name),
+    }
+    if settings.uses_tls:
+        options["tls"] = tls_context(settings)
+    if settings.nkey_seed is not None:
+        options["nkeys_seed_str"] = read_seed(settings.nkey_seed)
+    return options
+
+
+def make_client(settings: ServerSettings) -> ServerClient:
+    client = ServerClient()
+    client.wants_tls = settings.uses_tls
+    return client
+
+
+async def connect_once(settings: ServerSettings, on_error: Callable[[Exception], None] | None = None) -> ServerClient:
+    """A client that is connected. BusError for the first reason why it is not, instead of trying again."""
+    client = make_client(settings)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def report(error: Exception) -> None:
+        if not failed.done():
+            failed.set_exception(in_words(error, settings))
+        elif on_error is not None:
+            on_error(error)
+
+    connecting = asyncio.ensure_future(client.connect(**options_of(settings), error_cb=report))
+    try:
+        await asyncio.wait((connecting, failed), return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+            await client.close()
+        else:
+            failed.set_result(None)
+    finally:
+        connecting.cancel()
+    await failed
+    await connecting
+    return client
+
+
+def in_words(error: BaseException, settings: ServerSettings) -> BusError:
+    """Why the server cannot be used, for its user."""
+    where = f"the server {settings.address}"
+    text = str(error)
+    match error:
+        case BusError():
+            return error
+        case ssl.SSLCertVerificationError():
+            return BusError(
+                "unreachable",
+                f"{where} has a certificate that cannot be verified: {error.verify_message}; link.ca must be the "
+                "authority that signed it, and link.server the name in it",
+            )
+        case ssl.SSLError():
+            return BusError(
+                "unreachable",
+                f"{where} and this machine do not agree on TLS ({shorten(error.reason or text)}); see that "
+                "link.certificate was signed by the authority that the server knows, and has not ended",
+            )
+        case nats.errors.SecureConnWantedError() | nats.errors.SecureConnRequiredError():
+            return BusError(
+                "unreachable", f'{where} offers no TLS, and link.server begins with "tls://"; nothing was said to it'
+            )
+        case socket.gaierror():
+            return BusError("unreachable", f"{where} is not found: there is no machine of that name")
+        case ConnectionRefusedError():
+            return BusError("unreachable", f"{where} is not reachable: nothing listens there; is nats-server running?")
+        case TimeoutError():
+            return BusError("unreachable", f"{where} is not reachable: it does not answer")
+        case OSError():
+            return BusError("unreachable", f"{where} is not reachable: {reason_of(error)}")
+    lowered = text.lower()
+    if isinstance(error, nats.errors.AuthorizationError) or "authorization violation" in lowered:
+        return BusError(
+            "unreachable",
+            f"{where} does not let {settings.name} in: its configuration has no such user, or another certificate or "
+            'nkey for it; see "sessiond link admin"',
+        )
+    if "expecting info" in lowered:
+        return BusError("unreachable", f"{where} is no NATS server, or one that wants TLS first")
+    if isinstance(error, nats.errors.Error):
+        return BusError("unreachable", f"{where}: {quote(text.removeprefix('nats: '))}")
+    return BusError("unreachable", f"{where} cannot be used: {quote(text or type(error).__name__)}")
