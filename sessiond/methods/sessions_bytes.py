@@ -20,6 +20,10 @@ class SessionsBytesParams(Params, frozen=True, kw_only=True):
     cursor: Annotated[
         str | None, says("`cursor` of an earlier answer, for what comes behind it.", default="the first byte")
     ] = None
+    at: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None,
+        says("The byte to begin with, while `cursor` is valid.", default="the place of `cursor`"),
+    ] = None
     max_bytes: Annotated[int, clamp_to(TRANSCRIPT_BYTES, "How many bytes to return at most.")] = (
         TRANSCRIPT_BYTES.default
     )
@@ -33,6 +37,10 @@ class SessionsBytesResult(Result, frozen=True, kw_only=True, omit_defaults=False
     begin: Annotated[int, says("Where the bytes begin.")] = msgspec.field(name="from")
     to: Annotated[int, says("Where they end, which may be within a line.")]
     size: Annotated[int, says("How many bytes of the transcript there are so far.")]
+    label: Annotated[str | msgspec.UnsetType, says("The label of the session as of these bytes.")] = msgspec.UNSET
+    cwd: Annotated[str | msgspec.UnsetType, says("The folder in which its agent works, as of these bytes.")] = (
+        msgspec.UNSET
+    )
     cursor: Annotated[str, says("The place behind them.")]
     data: Annotated[bytes, says("The bytes, in base64.")]
 
@@ -46,13 +54,16 @@ async def handle(ctx: Context, params: SessionsBytesParams) -> SessionsBytesResu
     if session is None or session.entry.attends is not None:
         raise no_such_session(params.session_id)
     await ctx.reserve(params.max_bytes)
-    found = await read_range(store, session, params.cursor, params.max_bytes)
+    entry = session.entry
+    found = await read_range(store, session, params.cursor, params.max_bytes, params.at)
     return SessionsBytesResult(
         session_id=session.session_id,
         session_key=session.key,
         begin=found.begin,
         to=found.end,
         size=found.size,
+        label=msgspec.UNSET if entry.label is None else entry.label,
+        cwd=msgspec.UNSET if entry.cwd is None else entry.cwd,
         cursor=found.cursor,
         data=found.data,
     )

@@ -40,21 +40,28 @@ class _Changed(Exception):
     """The file is not the one that was folded."""
 
 
-async def read_range(store: SessionStore, session: Session, cursor: str | None, max_bytes: int) -> ByteRange:
-    """At most `max_bytes` from a place on, None: from the start; nothing that was not folded yet.
+async def read_range(
+    store: SessionStore, session: Session, cursor: str | None, max_bytes: int, at: int | None = None
+) -> ByteRange:
+    """At most `max_bytes` from a place on, None: from the start; nothing that was not folded yet. With `at` from that
+    byte on, wherever the place is, or from the end where the file is shorter.
 
     InvalidParams for a cursor before which the file is not what it was; StorageError where the file cannot be read, or
     was changed a moment ago.
     """
-    begin, tag = _parse(cursor) if cursor is not None else (0, None)
+    known, tag = _parse(cursor) if cursor is not None else (0, None)
     facts = session.entry.file
+    begin = known if at is None else min(at, facts.folded_to)
 
     def read(fd: int) -> ByteRange:
         end = max(begin, min(facts.folded_to, begin + max_bytes))
         first = max(0, begin - CHECKED)
         # One read: what is compared and what is answered are of one moment.
         found = os.pread(fd, end - first, first)
-        if tag is not None and (len(found) < end - first or tag != place(begin, found[: begin - first])):
+        before = found[: begin - first]
+        if begin != known:
+            before = os.pread(fd, min(known, CHECKED), max(0, known - CHECKED))
+        if tag is not None and (len(found) < end - first or tag != place(known, before)):
             raise stale_cursor_error("$.cursor")
         if not folding.continues(fd, facts, os.fstat(fd)):
             raise _Changed

@@ -45,6 +45,7 @@ async def test_ranges_that_end_anywhere_make_up_the_file_and_what_is_appended_la
         copied, cursor = await _copy(client, session_id, most)
         assert copied == path.read_bytes()
         nothing = await client.call("sessions.bytes", sessionId=session_id, cursor=cursor)
+        assert nothing.pop("cwd") == str(path.parent.parent / "workspace")
         end = len(copied)
         assert nothing == {
             "sessionId": session_id,
@@ -119,6 +120,36 @@ async def test_what_lies_behind_a_place_may_change_without_making_its_cursor_sta
             file.write(b"\n")
         again = await client.call("sessions.bytes", sessionId=session_id, cursor=first["cursor"], maxBytes=50)
         assert base64.b64decode(first["data"]) + base64.b64decode(again["data"]) == path.read_bytes()[:100]
+
+
+async def test_with_a_valid_cursor_any_byte_may_come_first(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        for _ in range(12):
+            await client.say("main", NOTE)
+        session_id, path = _file(daemon)
+        whole = path.read_bytes()
+        _, end = await _copy(client, session_id, 262_144)
+        first = await client.call("sessions.bytes", sessionId=session_id, maxBytes=10)
+        for cursor in (None, first["cursor"], end):
+            for at in (0, 1, 10, CHECKED, CHECKED + 7, len(whole), len(whole) + 5):
+                got = await client.call("sessions.bytes", sessionId=session_id, cursor=cursor, at=at, maxBytes=20)
+                begin = min(at, len(whole))
+                assert (got["from"], base64.b64decode(got["data"])) == (begin, whole[begin : begin + 20])
+                rest, _ = await _copy(client, session_id, 262_144, got["cursor"])
+                assert rest == whole[begin + 20 :]
+        _rewrite_in_place(path, whole[:-40])
+        error = await client.failure("sessions.bytes", sessionId=session_id, cursor=end, at=0)
+        assert error["data"]["code"] == "cursor_stale"
+
+
+async def test_label_and_folder_are_those_as_of_the_bytes(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        await client.say("main", "hello")
+        session_id, path = _file(daemon)
+        assert "label" not in await client.call("sessions.bytes", sessionId=session_id)
+        await client.call("sessions.patch", key="main", label="public")
+        got = await client.call("sessions.bytes", sessionId=session_id)
+        assert (got["label"], got["cwd"]) == ("public", str(path.parent.parent / "workspace"))
 
 
 async def test_after_a_reset_the_archived_transcript_is_still_read_by_its_id(tmp_path: Path) -> None:
