@@ -48,12 +48,15 @@ def check(args: Args) -> None:
     path_variable = os.environ.get("PATH")
     found = [*warnings(config.agents.list), *missing_programs(config.agents.list, path_variable)]
     found += find_unusable_targets(config.notify, path_variable)
+    machines = [peer.name for peer in config.link.peers]
+    agents = [agent.id for agent in config.agents.list if agent.id not in machines]
     if args.json:
-        ids = [agent.id for agent in config.agents.list]
         warnings_found = [{"what": what, "hint": hint} for what, hint in found]
-        as_json({"ok": True, "path": str(path), "exists": is_there, "agents": ids, "warnings": warnings_found})
+        facts = {"agents": agents, "machines": machines, "warnings": warnings_found}
+        as_json({"ok": True, "path": str(path), "exists": is_there, **facts})
     elif is_there:
-        lines([f"{path} is good: {pluralize(len(config.agents.list), 'agent')}"])
+        beside = f" and {pluralize(len(machines), 'other machine')}" if machines else ""
+        lines([f"{path} is good: {pluralize(len(agents), 'agent')}{beside}"])
         for what, hint in found:
             lines([f"warning: {what}", f"  -> {hint}"])
     else:

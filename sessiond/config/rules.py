@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sessiond.config.agents import AcpPreset
+from sessiond.config.link import PATHS as LINK_PATHS
 from sessiond.config.source import ConfigText, KeyPath, show
 from sessiond.patterns import compile_pattern
 
@@ -74,6 +75,8 @@ def check(source: ConfigText) -> None:
             _check_path(source, ("sources", name, "path"), table.get("path"))
     for index, rule in enumerate(data.get("notify", ())):
         _check_path(source, ("notify", index, "headersFile"), rule.get("headersFile"))
+    for name in LINK_PATHS:
+        _check_path(source, ("link", name), data.get("link", {}).get(name))
 
 
 def _check_http(source: ConfigText, table: dict[str, Any]) -> None:
@@ -198,7 +201,7 @@ def inherit(data: dict[str, Any], *, default_agent: dict[str, Any]) -> dict[str,
     """The file's data with `agents.defaults` filled in for every agent.
 
     Tables are merged key by key: an agent that only sets `sandbox.mode` inherits the other settings. A file without
-    agents gets `default_agent`.
+    agents gets `default_agent`. Each machine of `[[link.peers]]` is an agent as well, behind all others.
     """
     agents = data.get("agents", {})
     defaults = agents.get("defaults", {})
@@ -211,4 +214,17 @@ def inherit(data: dict[str, Any], *, default_agent: dict[str, Any]) -> dict[str,
             if key in defaults:
                 full.setdefault(key, defaults[key])
         filled.append(full)
+    filled += [_machine_agent(peer["name"], defaults) for peer in data.get("link", {}).get("peers", ())]
     return {**data, "agents": {**agents, "list": filled}}
+
+
+def _machine_agent(name: str, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The agent that stands for another machine. Model, time limit and sandbox are that machine's own business, and a
+    step that only words an announcement is not worth a journey.
+    """
+    subagents = {
+        key: value
+        for key, value in defaults.get("subagents", {}).items()
+        if key not in ("model", "thinking", "runTimeoutSeconds")
+    }
+    return {"id": name, "runtime": {"type": "attached"}, "subagents": {**subagents, "announce": "reply"}}

@@ -30,6 +30,7 @@ from sessiond.config.agents import (
     Thinking,
     Word,
 )
+from sessiond.config.link import ExportRule, LinkConfig, PeerConfig, check_link
 from sessiond.config.notify import NotifyRule, applicable_rule_keys, check_rules
 from sessiond.config.source import ConfigText, type_info
 from sessiond.errors import ConfigError
@@ -39,7 +40,10 @@ __all__ = [
     "AgentDefaults",
     "AgentsConfig",
     "Config",
+    "ExportRule",
+    "LinkConfig",
     "NotifyRule",
+    "PeerConfig",
     "Preset",
     "RuntimeConfig",
     "SandboxConfig",
@@ -263,6 +267,7 @@ class Config(Table, frozen=True):
     search: SearchConfig = SearchConfig()
     acp: AcpConfig = AcpConfig()
     notify: tuple[NotifyRule, ...] = ()
+    link: LinkConfig = LinkConfig()
 
     def default_agent(self) -> str:
         """The id of the agent with `default = true`, else of the first."""
@@ -271,6 +276,10 @@ class Config(Table, frozen=True):
     def agent(self, agent_id: str) -> AgentConfig | None:
         """The configured agent with this id."""
         return next((agent for agent in self.agents.list if agent.id == agent_id), None)
+
+    def machine(self, name: str) -> PeerConfig | None:
+        """The other machine with this name. Each of them is an agent as well (machines.md, "Sending")."""
+        return next((peer for peer in self.link.peers if peer.name == name), None)
 
 
 def default_path() -> Path:
@@ -319,6 +328,7 @@ def parse(text: str, name: str = "config.toml") -> Config:
     source.check(type_info(Config))
     config_rules.check(source)
     check_rules(source, source.data.get("notify", []))
+    check_link(source, source.data.get("link", {}), source.data.get("agents", {}))
     data = config_rules.inherit(source.data, default_agent={"id": "main", "runtime": {"type": "echo"}})
     return msgspec.convert(data, Config, dec_hook=_decode)
 
@@ -326,10 +336,12 @@ def parse(text: str, name: str = "config.toml") -> Config:
 def to_document(config: Config) -> dict[str, Any]:
     """The whole configuration as plain JSON values under the documented names, without what is not set.
 
-    A runtime has the keys of its type only, so that the document is a configuration as well.
+    A runtime has the keys of its type only, and the agents that stand for machines are left out, so that the document
+    is a configuration as well.
     """
     found = msgspec.to_builtins(config, enc_hook=str)
     assert isinstance(found, dict)
+    found["agents"]["list"] = [agent for agent in found["agents"]["list"] if config.machine(agent["id"]) is None]
     for agent in found["agents"]["list"]:
         agent["runtime"] = config_rules.applicable_keys(agent["runtime"])
     found["notify"] = [applicable_rule_keys(rule) for rule in found["notify"]]

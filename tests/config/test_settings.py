@@ -110,6 +110,7 @@ DOCUMENTED_DEFAULTS: dict[str, Any] = {
     "search": {"index": True, "budget": 0.1},
     "acp": {},
     "notify": [],
+    "link": {"encrypt": False, "stream": "X", "peers": []},
 }
 # The defaults of a runtime with type = "acp".
 ACP_DEFAULTS: dict[str, Any] = {
@@ -263,6 +264,22 @@ codex = { enabled = true }
 gemini.path = "/srv/gemini"
 pi.enabled = true
 opencode.enabled = false
+
+[link]
+name = "lap"
+server = "tls://nats.example:4222"
+ca = "/srv/ca.pem"
+certificate = "/srv/lap.pem"
+key = "/srv/lap.key"
+nkeySeed = "/srv/lap.nk"
+encrypt = true
+stream = "machines"
+[[link.peers]]
+name = "mars"
+key = "AAAABBBBCCCCDDDDEEEE"
+export = [{ agents = ["coder"], labels = ["pub-*"], cwd = ["/srv/*"] }]
+send = ["agent:coder:*"]
+spawn = ["coder"]
 """
 
 
