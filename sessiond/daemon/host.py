@@ -88,6 +88,8 @@ class DaemonHost:
         return is_inbox(key) and self._attached.runtime(agent_of(key)) is None
 
     def understands_steps(self, agent_id: str) -> bool:
+        if self.is_resumable(agent_id):
+            return False  # an announcement is not worth a journey, and a model there
         agent = self._config().agent(agent_id)
         return self._attached.runtime(agent_id) is not None or agent is None or agent.runtime.understands_steps
 
@@ -251,6 +253,12 @@ class DaemonHost:
 
     def is_light(self, agent_id: str) -> bool:
         return self.runtime(agent_id) is self._echo
+
+    def is_resumable(self, agent_id: str) -> bool:
+        return self._config().machine(agent_id) is not None
+
+    def leave_open(self) -> None:
+        self._attached.leave_open()
 
     def queue_ttl_s(self) -> float:
         return self._config().agents.defaults.queue_ttl_seconds

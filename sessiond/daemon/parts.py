@@ -84,7 +84,10 @@ class DaemonParts:
             AttachmentService(ids=ids),
         )
         self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._close_connections)
-        self.attached = AttachedAgents(lambda: self.supervisor.agents_changed())  # noqa: PLW0108
+        self.attached = AttachedAgents(
+            lambda: self.supervisor.agents_changed(),  # noqa: PLW0108
+            is_resumable=lambda agent_id: self.host.is_resumable(agent_id),  # noqa: PLW0108
+        )
         self.host = self._build_host(sockets)
         self.questions, self.supervisor = self._build_runs()
         self.attending = Attending(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import trio
@@ -34,11 +34,17 @@ class AgentsAttachResult(Result, frozen=True, kw_only=True):
 
 
 async def ask(
-    peer: Peer, method: str, params: dict[str, Any], *, result_type: Any = Any, timeout_s: float | None = None
+    peer: Peer,
+    method: str,
+    params: dict[str, Any],
+    *,
+    result_type: Any = Any,
+    timeout_s: float | None = None,
+    withdraws: Callable[[], bool] | None = None,
 ) -> Any:
     """The client's answer. AgentConnectionLost or RefusedByAgent if none comes in time."""
     try:
-        return await peer.request(method, params, timeout=timeout_s, result_type=result_type)
+        return await peer.request(method, params, timeout=timeout_s, result_type=result_type, withdraws=withdraws)
     except PeerNotReached:
         raise NotReached from None
     except PeerGone:
@@ -59,7 +65,14 @@ class PeerConnection:
         self._callers: dict[str, Caller] = {}
         peer.meta_caller = self._caller_for
 
-    async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
+    async def ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        result_type: Any = Any,
+        *,
+        withdraws: Callable[[], bool] | None = None,
+    ) -> Any:
         if self._services.tokens.is_dead(self.peer.caller):
             _detach(self._services, self.peer)
             raise RefusedByAgent("the agent's token has expired; it has to attach with a new one")
@@ -70,7 +83,7 @@ class PeerConnection:
             except Forbidden as error:
                 _detach(self._services, self.peer)
                 raise RefusedByAgent(f"the agent's connection may not run it any more: {error.message}") from None
-        return await ask(self.peer, method, params, result_type=result_type)
+        return await ask(self.peer, method, params, result_type=result_type, withdraws=withdraws)
 
     def begin_run(self, run_id: str, spec: RunSpec) -> None:
         # A run executed here has at most the scopes of the connection: attaching must not give a caller more scopes.

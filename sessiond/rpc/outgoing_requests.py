@@ -68,7 +68,14 @@ class OutgoingRequests:
         self._ids = count(1)
         self._ended = False
 
-    async def ask(self, method: str, params: Any, timeout: float | None, result_type: Any) -> Any:
+    async def ask(
+        self,
+        method: str,
+        params: Any,
+        timeout: float | None,
+        result_type: Any,
+        withdraws: Callable[[], bool] | None = None,
+    ) -> Any:
         """See `Peer.request`."""
         if self._ended or self._is_broken():
             raise PeerNotReached("The connection is gone.")
@@ -82,7 +89,7 @@ class OutgoingRequests:
                 await awaited.done.wait()
         finally:
             del self._awaited[request_id]
-            if not awaited.done.is_set():
+            if not awaited.done.is_set() and (withdraws is None or withdraws()):
                 self._send(encode_call("$/cancelRequest", {"id": request_id}))
         if awaited.unreadable:
             raise RemoteError(0, f"The answer cannot be read: {awaited.unreadable}")

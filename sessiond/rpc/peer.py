@@ -179,13 +179,21 @@ class Peer:
 
     # Requests to the client
 
-    async def request(self, method: str, params: Any, *, timeout: float | None = None, result_type: Any = Any) -> Any:
+    async def request(
+        self,
+        method: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        result_type: Any = Any,
+        withdraws: Callable[[], bool] | None = None,
+    ) -> Any:
         """Send a request to the client and wait for its result, decoded as `result_type`.
 
         Raises RemoteError (an error answer, or a result of another type), PeerGone, or trio.TooSlowError after
-        `timeout` seconds. On timeout and cancellation `$/cancelRequest` is sent.
+        `timeout` seconds. On timeout and cancellation `$/cancelRequest` is sent, unless `withdraws()` says no.
         """
-        return await self._outgoing.ask(method, params, timeout, result_type)
+        return await self._outgoing.ask(method, params, timeout, result_type, withdraws)
 
     def _send_request(self, text: bytes) -> int:
         """Queue a request to the client; the position of its end in the stream of all bytes sent."""

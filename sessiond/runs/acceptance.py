@@ -42,7 +42,7 @@ class Acceptance(ABC):
     def __init__(self, store: SessionStore, host: Host, clock: Clock, ids: Ids) -> None:
         self._store, self._host, self._clock, self._ids = store, host, clock, ids
         self.registry = Registry(store)
-        self.queues = RunQueues(RunSlots(host.slot_limits, host.is_light))
+        self.queues = RunQueues(RunSlots(host.slot_limits, host.is_light, host.is_resumable))
 
     @property
     @abstractmethod

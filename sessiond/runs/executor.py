@@ -61,6 +61,12 @@ class Host(Protocol):
     def is_light(self, agent_id: str) -> bool:
         """Whether the agent's runs start nothing and are over at once."""
 
+    def is_resumable(self, agent_id: str) -> bool:
+        """Whether the agent stands for another machine: its runs stay open over restarts, and are asked for again."""
+
+    def leave_open(self) -> None:
+        """The daemon stops: what resumable agents have begun goes on there."""
+
     def queue_ttl_s(self) -> float:
         """How long a run waits for its attached agent to connect, in seconds."""
 
@@ -69,11 +75,12 @@ class Host(Protocol):
 
 
 class UnendedRun(enum.Enum):
-    """Why a turn did not end the run. `ACCEPTED`: the daemon stops before the start is on disk; the run stays accepted
-    and the next start of the daemon starts it. `UNATTENDED`: no agent is attached; the run waits for one.
+    """Why a turn did not end the run. `OPEN`: the daemon stops before the start is on disk, or another machine has the
+    run; it stays as it is on disk, and the next start of the daemon goes on with it. `UNATTENDED`: no agent is
+    attached; the run waits for one.
     """
 
-    ACCEPTED = enum.auto()
+    OPEN = enum.auto()
     UNATTENDED = enum.auto()
 
 
@@ -92,6 +99,7 @@ class RunExecutor:
     def interrupt(self, live: Iterable[Run]) -> None:
         """The daemon is shutting down: cancel the executing runs and start no more."""
         self.persistence.stop()
+        self._host.leave_open()
         for run in list(live):
             if run.scope is not None:
                 run.stop_as = run.stop_as or INTERRUPTED
@@ -112,11 +120,33 @@ class RunExecutor:
             return end
         match run.stop_as:
             case "interrupted":
-                return ending.interrupted_end() if run.begun else UnendedRun.ACCEPTED
+                return self._cut_off(run)
             case "lost":
                 return ending.transcript_lost_end(run.key)
             case _:
                 return ending.aborted_end(by_reset=run.by_reset)
+
+    def _cut_off(self, run: Run) -> ending.RunEnd | UnendedRun:
+        """What becomes of a run when the daemon stops."""
+        is_over = run.begun and not self._host.is_resumable(agent_of(run.key))
+        return ending.interrupted_end() if is_over else UnendedRun.OPEN
+
+    def _time_left_s(self, run: Run) -> float:
+        """How long the turn may take. That of another machine may have been asked for before, perhaps days ago."""
+        limit_s = run.request.timeout_s
+        if not limit_s:
+            return float("inf")
+        if run.started_at is None or not self._host.is_resumable(agent_of(run.key)):
+            return limit_s
+        return max(0.0, limit_s - (self._clock.wall_ms() - run.started_at) / 1000)
+
+    def end_unattended(self, run: Run) -> ending.RunEnd | None:
+        """The end of a run that was stopped while its agent went away; None if it stays open, as the daemon stops."""
+        if run.stop_as in ("aborted", "reset"):
+            return ending.aborted_end(by_reset=run.by_reset)
+        if run.stop_as == INTERRUPTED and self._cut_off(run) is UnendedRun.OPEN:
+            return None
+        return ending.interrupted_end()
 
     async def _execute_turn(self, run: Run) -> ending.RunEnd | UnendedRun:
         """Execute one turn of the agent. Errors in it are returned as its end, not raised."""
@@ -127,14 +157,13 @@ class RunExecutor:
             if runtime is None:
                 return UnendedRun.UNATTENDED
             sink = TranscriptSink(self._store, self._bus, run, self._clock, self._questions)
-            limit_s = run.request.timeout_s
-            with trio.move_on_after(limit_s or float("inf")):
+            with trio.move_on_after(self._time_left_s(run)):
                 return ending.end_of_turn(await self._run_turn(runtime, run, sink), sink.reply_so_far)
-            return ending.timeout_end(limit_s or 0)
+            return ending.timeout_end(run.request.timeout_s or 0)
         except AgentAway:
             return UnendedRun.UNATTENDED
         except Stopping:
-            return ending.interrupted_end() if run.begun else UnendedRun.ACCEPTED
+            return self._cut_off(run)
         except TranscriptGone:
             return ending.transcript_lost_end(run.key)
         except SessiondError as error:

@@ -127,6 +127,11 @@ class RunQueues:
         queue.waiting.appendleft(run)
         self._ready[run.key] = None
 
+    def push_first(self, run: Run) -> None:
+        """Queue a run that goes on ahead of all others of its session."""
+        self._queues.setdefault(run.key, _Queue()).waiting.appendleft(run)
+        self._ready[run.key] = None
+
     def remove(self, run: Run) -> None:
         """Remove a run that has ended, and free its slot."""
         self._release_slot(run)

@@ -2,7 +2,8 @@
 
 Everything is registered before anything continues, without an await in between. Otherwise a run could end, or a
 conversation take a step, that refers to a run which is not registered yet. Only the records decide: a run without a
-start on disk is queued again, one with a start gets its end. Of an acceptance that a crash cut off, nothing is left.
+start on disk is queued again, one with a start gets its end, unless another machine has it. Of an acceptance that a
+crash cut off, nothing is left.
 """
 
 from __future__ import annotations
@@ -154,13 +155,13 @@ def _request_at(
     fields = data.get("request")
     if data.get("runId") != live.run_id or not isinstance(fields, dict):
         return None
-    if not fields.keys() & {"message", "text", "inTranscript"} and live.started_at is None:
-        # It was accepted and started in one write, of which a crash left the accepted record and perhaps the message.
-        # Queue it with that message.
+    if not fields.keys() & {"message", "text", "inTranscript"}:
+        # It was accepted and started in one write, of which a crash may have left the accepted record and perhaps the
+        # message. Queue it with that message.
         behind = _message_behind(line.record, lines)
         if behind is not None:
             fields = {**fields, "message": behind, "inTranscript": True}
-        elif not (is_kept and _has_message_before(fd, line, record_limit, dialect)):
+        elif live.started_at is None and not (is_kept and _has_message_before(fd, line, record_limit, dialect)):
             # Without the message it was not acknowledged to anyone, and whoever sent it sends it again.
             return StoredLine(line.offset, line.record.raw + b"\n")
     message = fields.get("message")

@@ -137,10 +137,13 @@ class RunSupervisor(Acceptance):
         return [run for run in runs if run.stored.is_set() and not (run.begun or run.request.in_transcript)]
 
     def restore(self, run: Run) -> None:
-        """Register a run of an earlier process: to be ended if it had begun, else to be queued. `resume` continues."""
+        """Register a run of an earlier process: to be ended if it had begun here, else queued. `resume` continues."""
         self.registry.add(run)
         run.stored.set()
-        if run.begun or not run.request.message:
+        if run.begun and run.request.message and self._host.is_resumable(agent_of(run.key)):
+            run.status = "running"
+            self.queues.push_first(run)
+        elif run.begun or not run.request.message:
             self.queues.set_current(run)
             self._interrupted.append(run)
         else:
@@ -302,7 +305,8 @@ class RunSupervisor(Acceptance):
             self._follow_up_nursery.start_soon(function, *args)
 
     def _note_presence(self, agent_id: str) -> None:
-        if self._unattended.note_presence(agent_id):
+        # What is for another machine waits for as long as it takes.
+        if not self._host.is_resumable(agent_id) and self._unattended.note_presence(agent_id):
             self.start_follow_up(self._unattended.watch, agent_id)
 
     def _expire_unattended(self, run: Run, ttl_s: float) -> None:
@@ -331,16 +335,14 @@ class RunSupervisor(Acceptance):
         if self.registry.get(run.run_id) is not run:
             return  # accepting it failed, and the caller got the error
         match await self._executor.execute(run):
-            case UnendedRun.ACCEPTED:
-                pass  # it stays accepted on disk; the next daemon starts it
+            case UnendedRun.OPEN:
+                pass  # it stays open on disk; the next daemon goes on with it
             case UnendedRun.UNATTENDED if run.stop_as is None:
                 self.queues.put_back(run)
                 self.agents_changed()
             case UnendedRun.UNATTENDED:
-                stopped = run.stop_as in ("aborted", "reset")
-                await self._finish(
-                    run, ending.aborted_end(by_reset=run.by_reset) if stopped else ending.interrupted_end()
-                )
+                if (end := self._executor.end_unattended(run)) is not None:
+                    await self._finish(run, end)
             case ending.RunEnd() as end:
                 await self._finish(run, end)
 

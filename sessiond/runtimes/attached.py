@@ -1,6 +1,8 @@
 """Attached agents: connections that run an agent. A run is a request on one of them; its answer ends the run.
 
-Knows connections only through the protocol `Connection`. Source: runs.md, "attached".
+A resumable agent stands for another machine: a run whose connection was lost is asked for again under the same id, as
+often as it takes, and the connection knows by that id what it has begun. Knows connections only through the protocol
+`Connection`. Source: runs.md, "attached", "Machines".
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from sessiond.errors import InvalidParams, LimitExceeded, SessiondError
+from sessiond.errors import InvalidParams, LimitExceeded, SessiondError, Unsupported
 from sessiond.runtimes.message_check import check_message
 from sessiond.runtimes.runtime import AgentAway, RunOutcome, RunSink, RunSpec, Runtime
 
@@ -39,8 +41,17 @@ class Connection(Protocol):
 
     capabilities: frozenset[str]
 
-    async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
-        """The answer to a request. AgentConnectionLost or RefusedByAgent. Cancelling it cancels the request."""
+    async def ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        result_type: Any = Any,
+        *,
+        withdraws: Callable[[], bool] | None = None,
+    ) -> Any:
+        """The answer to a request. AgentConnectionLost or RefusedByAgent. Cancelling it cancels the request, unless
+        `withdraws()` says no.
+        """
 
     def begin_run(self, run_id: str, spec: RunSpec) -> None:
         """Note that the connection executes this run now."""
@@ -61,14 +72,18 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
 class Turn:
     """One run on one connection. Messages that the agent appends meanwhile are written in the order they came."""
 
-    def __init__(self, connection: Connection, sink: RunSink) -> None:
-        self.connection, self.sink = connection, sink
+    def __init__(self, connection: Connection, sink: RunSink, *, resumable: bool) -> None:
+        self.connection, self.sink, self._resumable = connection, sink, resumable
         self.failure: SessiondError | None = None
         self._unwritten = 0
         self._sending, self._receiving = trio.open_memory_channel[msgspec.Raw](math.inf)
 
     def append(self, message: msgspec.Raw) -> None:
-        """Queue the message to be written. LimitExceeded if over MAX_UNWRITTEN_BYTES are queued."""
+        """Queue the message to be written. LimitExceeded if over MAX_UNWRITTEN_BYTES are queued. Unsupported for a
+        resumable agent, whose run may be asked for again.
+        """
+        if self._resumable:
+            raise Unsupported("what another machine says is the reply in its answer; a message might come twice")
         if self._unwritten > MAX_UNWRITTEN_BYTES:
             raise LimitExceeded(
                 f"more than {MAX_UNWRITTEN_BYTES} bytes of this run's messages wait to be written; send slower",
@@ -94,10 +109,14 @@ class Turn:
 
 
 class AttachedAgents:
-    """The attached connections of each agent. `on_change` is called after each attach and detach."""
+    """The attached connections of each agent. `on_change` is called after each attach and detach.
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
+    `is_resumable(agent_id)`: whether the agent stands for another machine.
+    """
+
+    def __init__(self, on_change: Callable[[], None], is_resumable: Callable[[str], bool]) -> None:
+        self._on_change, self._is_resumable = on_change, is_resumable
+        self._is_leaving = False
         self._connections: dict[str, list[Connection]] = {}
         self._turns: dict[str, Turn] = {}
         # Agents that had a connection: their runs wait for one to attach again.
@@ -151,6 +170,10 @@ class AttachedAgents:
         found = self._turns.get(run_id)
         return found if found is not None and found.connection is connection else None
 
+    def leave_open(self) -> None:
+        """The daemon stops: the runs of resumable agents are not cancelled at their connections, but go on there."""
+        self._is_leaving = True
+
     def can_steer(self, run_id: str) -> bool:
         """Whether the run is executed by a connection with the capability `steer`."""
         turn = self._turns.get(run_id)
@@ -171,24 +194,46 @@ class AttachedAgents:
 
     async def execute(self, connection: Connection, spec: RunSpec, sink: RunSink) -> RunOutcome:
         """Execute one turn on one connection."""
-        turn = self._turns[spec.run_id] = Turn(connection, sink)
+        resumable = self._is_resumable(spec.agent_id)
+        turn = self._turns[spec.run_id] = Turn(connection, sink, resumable=resumable)
         connection.begin_run(spec.run_id, spec)
         answer: _Answer | RunOutcome | AgentAway | None = None
         try:
             params = await run_start_params(spec)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(turn.write, nursery.cancel_scope)
-                answer = await _ask(connection, spec.agent_id, params)
+                answer = await self._ask(connection, spec.agent_id, params, resumable=resumable)
                 turn.close()
             if turn.failure is not None:
                 raise turn.failure
             assert answer is not None
             if isinstance(answer, AgentAway):
                 raise answer
-            return answer if isinstance(answer, RunOutcome) else await _outcome(answer, sink)
+            if isinstance(answer, RunOutcome):
+                return answer
+            if resumable and answer.messages:
+                return RunOutcome(error=f"machine {spec.agent_id} answered with messages, which might come twice")
+            return await _outcome(answer, sink)
         finally:
             connection.end_run(spec.run_id)
             del self._turns[spec.run_id]
+
+    async def _ask(
+        self, connection: Connection, agent_id: str, params: dict[str, Any], *, resumable: bool
+    ) -> _Answer | RunOutcome | AgentAway:
+        try:
+            answer: _Answer | None = await connection.ask(
+                "run.start", params, _Answer | None, withdraws=lambda: not (resumable and self._is_leaving)
+            )
+            return answer or _Answer()
+        except NotReached:
+            return AgentAway()  # returned, because a nursery would wrap a raised one in a group
+        except AgentConnectionLost:
+            return (
+                AgentAway() if resumable else RunOutcome(error=f"agent {agent_id} lost its connection during the run")
+            )
+        except RefusedByAgent as error:
+            return RunOutcome(error=str(error))
 
 
 class _AttachedRuntime:
@@ -227,20 +272,10 @@ async def run_start_params(spec: RunSpec) -> dict[str, Any]:
         "attachments": spec.attachments,
         "deadline": spec.deadline_ms,
         "token": token,
+        "target": spec.target,
+        "workspace": str(spec.workspace) if spec.target is not None and spec.attachments is not None else None,
     }
     return {name: value for name, value in params.items() if value is not None}
-
-
-async def _ask(connection: Connection, agent_id: str, params: dict[str, Any]) -> _Answer | RunOutcome | AgentAway:
-    try:
-        answer: _Answer | None = await connection.ask("run.start", params, _Answer | None)
-        return answer or _Answer()
-    except NotReached:
-        return AgentAway()  # returned, because a nursery would wrap a raised one in a group
-    except AgentConnectionLost:
-        return RunOutcome(error=f"agent {agent_id} lost its connection during the run")
-    except RefusedByAgent as error:
-        return RunOutcome(error=str(error))
 
 
 async def _outcome(answer: _Answer, sink: RunSink) -> RunOutcome:

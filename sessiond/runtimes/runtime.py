@@ -32,7 +32,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `RunSink.native_session`. Without one, the program begins with a copy of its conversation `fork_of`, if that is set,
     which has used `fork_usage` so far and is in `fork_file`. `native_required`: without `native_session_id` the run
     fails; `native_cost_usd` is what that had cost when the agent said so last. `images` are the image blocks of the
-    message, `{data, mimeType}`. `cwd` is where it starts, if not in `workspace`.
+    message, `{data, mimeType}`. `cwd` is where it starts, if not in `workspace`. `target` is what another machine is
+    asked for, such as `mars/agent:ops:main`.
     `history()` reads the earlier messages (at most 100 and one mebibyte), oldest first.
     """
 
@@ -62,6 +63,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path | None = None
     turn: int | None = None
     max_turns: int | None = None
+    target: str | None = None
     sandboxed: bool = False
     history: Callable[[], Awaitable[list[msgspec.Raw]]] | None = None
 

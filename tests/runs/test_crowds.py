@@ -40,7 +40,7 @@ async def test_a_session_at_its_limit_of_runs_refuses_more_however_they_are_sent
             await steer(
                 harness.store,
                 harness.supervisor,
-                AttachedAgents(ignore_call),
+                AttachedAgents(ignore_call, lambda _: False),
                 clock(),
                 session=session,
                 request=request("steered"),

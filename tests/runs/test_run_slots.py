@@ -12,7 +12,7 @@ from support.in_process import in_process_daemon
 from support.patience import PATIENCE_S
 from support.rows import check_each
 
-from sessiond.runs.run_slots import RunSlots, Slot
+from sessiond.runs.run_slots import MOST_AWAY, RunSlots, Slot
 
 CONFIG = """
 [[agents.list]]
@@ -58,13 +58,18 @@ KINDS: dict[str, tuple[Slot, int]] = {
     "agent:main:subagent:x": ("subagent", 2),
     "agent:quick:main": ("light", 64),
     "agent:quick:subagent:x": ("light", 64),
+    "agent:mars:main": ("machine mars", MOST_AWAY),
+    "agent:mars:subagent:x": ("machine mars", MOST_AWAY),
+    "agent:venus:main": ("machine venus", MOST_AWAY),
 }
 
 
 @check_each("key", KINDS)
 def test_runs_of_each_kind_have_a_limit_of_their_own(key: str) -> None:
     """The configured ones are not meant for agents whose runs start nothing."""
-    slots = RunSlots(lambda: (3, 2), lambda agent_id: agent_id == "quick")
+    slots = RunSlots(
+        lambda: (3, 2), lambda agent_id: agent_id == "quick", lambda agent_id: agent_id in ("mars", "venus")
+    )
     slot, most = KINDS[key]
     for _ in range(most):
         assert slots.has_free(key)

@@ -40,14 +40,22 @@ class FakeConnection:
         await self.gate.wait()
         return await self.answer(method, params)
 
-    async def ask(self, method: str, params: dict[str, Any], result_type: Any = Any) -> Any:
+    async def ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        result_type: Any = Any,
+        *,
+        withdraws: Callable[[], bool] | None = None,
+    ) -> Any:
         self.asked.append((method, params))
         self.begun.set()
         try:
             await trio.lowlevel.checkpoint()
             answer = await self.act(method, params)
         except trio.Cancelled:
-            self.cancelled.append(method)
+            if withdraws is None or withdraws():
+                self.cancelled.append(method)
             raise
         try:
             return msgspec.json.decode(msgspec.json.encode(answer), type=result_type)
@@ -67,7 +75,10 @@ class AttachedHost(FakeHost):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.on_change: Callable[[], None] = ignore_call
-        self.attached = AttachedAgents(lambda: self.on_change())  # noqa: PLW0108 - `on_change` is set later
+        self.attached = AttachedAgents(
+            lambda: self.on_change(),  # noqa: PLW0108 - `on_change` is set later
+            self.is_resumable,
+        )
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.attached.runtime(agent_id)

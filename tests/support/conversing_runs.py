@@ -106,7 +106,7 @@ class ConversationHarness:
             clock(),
             session_changes=SessionChanges(runs.store, ignore_call),
             feed=runs.feed,
-            attached=AttachedAgents(ignore_call),
+            attached=AttachedAgents(ignore_call, lambda _: False),
             attachments=AttachmentService(run_sync=inline),
             journal=SpawnJournal(runs.store),
             handover=Handover(runs.store, clock(), Ids()),

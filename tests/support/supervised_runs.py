@@ -97,6 +97,8 @@ class FakeHost:
         self.plain: set[str] = set()
         # Agents whose runs start nothing.
         self.light: set[str] = set()
+        # Agents that stand for other machines.
+        self.resumable: set[str] = set()
 
     def runtime(self, agent_id: str) -> Runtime | None:
         return self.agents.get(agent_id)
@@ -135,6 +137,12 @@ class FakeHost:
 
     def is_light(self, agent_id: str) -> bool:
         return agent_id in self.light
+
+    def is_resumable(self, agent_id: str) -> bool:
+        return agent_id in self.resumable
+
+    def leave_open(self) -> None:
+        pass
 
     def queue_ttl_s(self) -> float:
         return self.ttl_s
