@@ -1,0 +1,237 @@
+"""The commands of peers on disk: what came, what became of it, and what was answered. One SQLite file.
+
+Synchronous, for one caller at a time. Knows no daemon and no server. A command is known by its peer and its id for as
+long as its answer is kept, so that one that comes again is answered and not executed again.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sessiond.errors import ConfigError, StorageError
+
+NAME = "commands.db"
+# A sender that was off for longer asks for the answer in vain; its run would be executed a second time after this.
+KEPT_MS = 90 * 86_400_000
+# What one peer may have here unexecuted. Beyond that its commands stay on the server until there is room.
+MAX_OPEN = 50_000
+# Parts of commands that are not complete. The oldest go first: whoever sent them sends them again.
+MAX_PART_BYTES = 64 * 1024 * 1024
+
+_TABLES = """
+create table if not exists commands (
+    peer text not null, id text not null, state text not null, body blob, run_id text, session_key text,
+    tries integer not null default 0, reason text, answer blob, is_sent integer not null default 0,
+    at_ms integer not null, primary key (peer, id)
+) without rowid;
+create index if not exists open_commands on commands (state) where state in ('waiting', 'running');
+create index if not exists unsent_answers on commands (is_sent) where answer is not null and is_sent = 0;
+create table if not exists parts (
+    number integer primary key autoincrement, peer text not null, id text not null, part integer not null,
+    parts integer not null, data blob not null, unique (peer, id, part)
+);
+create table if not exists children (
+    peer text not null, local_key text not null, remote_key text not null, primary key (peer, local_key)
+) without rowid;
+"""
+
+State = Literal["waiting", "running", "answered", "dead"]
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """One command. `body` is what the peer sent, until it is answered; `answer` what it gets, `is_sent` whether it was
+    handed to the server. A `dead` one was given up after `tries`, for `reason`.
+    """
+
+    peer: str
+    id: str
+    state: State
+    body: bytes | None = None
+    run_id: str | None = None
+    session_key: str | None = None
+    tries: int = 0
+    reason: str | None = None
+    answer: bytes | None = None
+    is_sent: bool = False
+    at_ms: int = 0
+
+
+class NoRoom(Exception):
+    """The peer has too much here that is not executed yet."""
+
+
+_FIELDS = ", ".join(LedgerEntry.__struct_fields__)
+
+
+class CommandLedger:
+    """An open ledger. Every change is on the disk when its method returns; StorageError where the disk refuses it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / NAME
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = full")
+            self._db.executescript(_TABLES)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"{path} cannot be opened: {error}; it has the commands of other machines. If it is damaged, move it"
+                " away: what they had sent they send again"
+            ) from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def find(self, peer: str, command_id: str) -> LedgerEntry | None:
+        """The command, if it is known."""
+        return next(self._entries("where peer = ? and id = ?", peer, command_id), None)
+
+    def accept(self, peer: str, command_id: str, body: bytes, at_ms: int) -> bool:
+        """Keep a new command; whether it was new. NoRoom where the peer has too many here."""
+        with self._changing() as db:
+            if self.find(peer, command_id) is not None:
+                return False
+            waiting = "select count(*) from commands where state in ('waiting', 'running') and peer = ?"
+            if db.execute(waiting, (peer,)).fetchone()[0] >= MAX_OPEN:
+                raise NoRoom
+            db.execute(
+                "insert into commands (peer, id, state, body, at_ms) values (?, ?, 'waiting', ?, ?)",
+                (peer, command_id, body, at_ms),
+            )
+            db.execute("delete from parts where peer = ? and id = ?", (peer, command_id))
+        return True
+
+    def put_part(self, peer: str, command_id: str, part: int, parts: int, data: bytes) -> bytes | None:
+        """Keep a part of a command; the whole body where all are there, and None where some are missing."""
+        with self._changing() as db:
+            if self.find(peer, command_id) is not None:
+                return None
+            # A sender that cuts otherwise than before begins anew.
+            db.execute("delete from parts where peer = ? and id = ? and parts != ?", (peer, command_id, parts))
+            db.execute(
+                "insert or ignore into parts (peer, id, part, parts, data) values (?, ?, ?, ?, ?)",
+                (peer, command_id, part, parts, data),
+            )
+            self._drop_oldest_parts(db, peer)
+            held = db.execute(
+                "select data from parts where peer = ? and id = ? order by part", (peer, command_id)
+            ).fetchall()
+        return b"".join(row[0] for row in held) if len(held) == parts else None
+
+    def _drop_oldest_parts(self, db: sqlite3.Connection, peer: str) -> None:
+        size = db.execute("select coalesce(sum(length(data)), 0) from parts where peer = ?", (peer,)).fetchone()[0]
+        while size > MAX_PART_BYTES:
+            oldest = db.execute("select id from parts where peer = ? order by number limit 1", (peer,)).fetchone()[0]
+            db.execute("delete from parts where peer = ? and id = ?", (peer, oldest))
+            size = db.execute("select coalesce(sum(length(data)), 0) from parts where peer = ?", (peer,)).fetchone()[0]
+
+    def begin(self, peer: str, command_id: str, run_id: str, session_key: str) -> bool:
+        """Note the run that executes the command; False where it was answered meanwhile."""
+        with self._changing() as db:
+            done = db.execute(
+                "update commands set state = 'running', run_id = ?, session_key = ?"
+                " where peer = ? and id = ? and state = 'waiting'",
+                (run_id, session_key, peer, command_id),
+            )
+        return done.rowcount == 1
+
+    def note_try(self, peer: str, command_id: str, reason: str) -> int:
+        """Count an attempt that failed for `reason`; how many there were."""
+        with self._changing() as db:
+            db.execute(
+                "update commands set tries = tries + 1, reason = ? where peer = ? and id = ?",
+                (reason, peer, command_id),
+            )
+        found = self.find(peer, command_id)
+        return found.tries if found is not None else 0
+
+    def answer(self, peer: str, command_id: str, answer: bytes, *, is_dead: bool = False) -> None:
+        """Note the answer, which is still to be sent. The first one stays."""
+        with self._changing() as db:
+            db.execute(
+                "update commands set state = ?, answer = ?, body = null, is_sent = 0"
+                " where peer = ? and id = ? and answer is null",
+                ("dead" if is_dead else "answered", answer, peer, command_id),
+            )
+
+    def note_sent(self, peer: str, command_id: str) -> None:
+        """Note that the server has the answer."""
+        with self._changing() as db:
+            db.execute("update commands set is_sent = 1 where peer = ? and id = ?", (peer, command_id))
+
+    def open_commands(self) -> list[LedgerEntry]:
+        """The commands without an answer, in the order in which they came."""
+        return list(self._entries("where state in ('waiting', 'running') order by at_ms, id"))
+
+    def unsent_answers(self) -> list[LedgerEntry]:
+        """The answers that the server does not have yet."""
+        return list(self._entries("where answer is not null and is_sent = 0 order by at_ms, id"))
+
+    def dead_letters(self, limit: int = 100) -> list[LedgerEntry]:
+        """The commands that were given up, newest first."""
+        return list(self._entries("where state = 'dead' order by at_ms desc limit ?", limit))
+
+    def counts(self) -> dict[str, dict[State, int]]:
+        """How many commands each peer has here in each state."""
+        found: dict[str, dict[State, int]] = {}
+        with _translate_errors():
+            rows = self._db.execute("select peer, state, count(*) from commands group by peer, state").fetchall()
+        for peer, state, count in rows:
+            found.setdefault(peer, {})[state] = count
+        return found
+
+    def forget_old(self, now_ms: int) -> None:
+        """Remove what was answered long ago."""
+        with self._changing() as db:
+            db.execute(
+                "delete from commands where answer is not null and is_sent = 1 and at_ms < ?", (now_ms - KEPT_MS,)
+            )
+
+    def note_child(self, peer: str, local_key: str, remote_key: str) -> None:
+        """Note that the sub-agent `local_key` here is `remote_key` on the peer."""
+        with self._changing() as db:
+            db.execute("insert or replace into children values (?, ?, ?)", (peer, local_key, remote_key))
+
+    def child(self, peer: str, local_key: str) -> str | None:
+        """The sub-agent on the peer that `local_key` stands for."""
+        with _translate_errors():
+            row = self._db.execute(
+                "select remote_key from children where peer = ? and local_key = ?", (peer, local_key)
+            ).fetchone()
+        return row[0] if row is not None else None
+
+    def _entries(self, condition: str, *values: object) -> Iterator[LedgerEntry]:
+        with _translate_errors():
+            rows = self._db.execute(f"select {_FIELDS} from commands {condition}", values).fetchall()  # noqa: S608
+        for row in rows:
+            named = dict(zip(LedgerEntry.__struct_fields__, row, strict=True))
+            yield LedgerEntry(**{**named, "is_sent": bool(named["is_sent"])})
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        with _translate_errors():
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+                self._db.execute("commit")
+            except BaseException:
+                with suppress(sqlite3.Error):  # SQLite has rolled back already
+                    self._db.execute("rollback")
+                raise
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageError(f"{NAME} cannot be written or read: {error}") from None

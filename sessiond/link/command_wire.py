@@ -1,0 +1,90 @@
+"""What travels for a message to another machine: the command, its answer, and both in parts. Knows no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+# One message on the server, which takes a megabyte; longer ones keep short ones waiting.
+PART_BYTES = 256 * 1024
+# What the daemon takes in one call.
+MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_PARTS = MAX_BODY_BYTES // PART_BYTES
+
+
+class CommandFile(msgspec.Struct, frozen=True):
+    """A file for a sub-agent."""
+
+    name: str
+    data: bytes
+    mime_type: str | None = None
+
+
+class MachineCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked of another machine. Its id is that of the run here that waits for the answer.
+
+    `target` is a session there, or for `spawn` an agent. `source` is the key of the session here that asks, as far as
+    that is known. `within_s` is how long a sub-agent may take. `abort` ends the run of the command with the same id.
+    """
+
+    method: Literal["send", "spawn", "abort"]
+    target: str = ""
+    message: str = ""
+    source: str | None = None
+    files: tuple[CommandFile, ...] = ()
+    within_s: float | None = None
+
+
+class PartOf(msgspec.Struct, frozen=True):
+    """Which part of a body a message has, from 0 on, and how many there are: the fields of its envelope."""
+
+    part: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTS)] = 0
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+
+
+class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of it. `refused`: it was not carried out. `session_key` is that of the session there, if it was."""
+
+    status: Literal["ok", "error", "refused"]
+    reply: str | None = None
+    error: str | None = None
+    session_key: str | None = None
+
+
+_Body = TypeVar("_Body", MachineCommand, MachineAnswer)
+
+
+class BadBody(Exception):
+    """It is no command, or no answer; the message says why."""
+
+
+_read_command = msgspec.msgpack.Decoder(MachineCommand).decode
+_read_answer = msgspec.msgpack.Decoder(MachineAnswer).decode
+
+
+def encode(body: MachineCommand | MachineAnswer) -> bytes:
+    return msgspec.msgpack.encode(body)
+
+
+def decode_command(data: bytes) -> MachineCommand:
+    """The command in `data`. BadBody where that is none."""
+    return _decode(_read_command, data)
+
+
+def decode_answer(data: bytes) -> MachineAnswer:
+    """The answer in `data`. BadBody where that is none."""
+    return _decode(_read_answer, data)
+
+
+def _decode(read: Callable[[bytes], _Body], data: bytes) -> _Body:
+    try:
+        return read(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadBody(str(error)) from None
+
+
+def split(data: bytes) -> list[bytes]:
+    """The parts of a body; at least one."""
+    return [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)] or [b""]

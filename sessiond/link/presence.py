@@ -1,0 +1,93 @@
+"""Which other machines are there: each is asked every 15 seconds, and told to the daemon. Knows no server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from sessiond.client.errors import ClientError
+
+log = structlog.get_logger("sessiond.link")
+
+INTERVAL_S = 15.0
+# A machine that has just closed its lid may miss one.
+_ANSWER_S = 3.0
+
+DaemonCall = Callable[..., Awaitable[Any]]
+
+
+class Presence:
+    """`ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is there that was not."""
+
+    def __init__(
+        self,
+        *,
+        names: Callable[[], Iterable[str]],
+        ping: Callable[[str, float], Awaitable[bool]],
+        report: DaemonCall,
+        back: Callable[[str], object],
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._names, self._ping, self._report, self._back = names, ping, report, back
+        self._interval_s = interval_s
+        self._present: dict[str, bool] = {}
+        self._told: dict[str, bool] = {}
+        self._look = asyncio.Event()
+
+    @property
+    def present(self) -> dict[str, bool]:
+        """What is known of each machine."""
+        return dict(self._present)
+
+    def is_there(self, peer: str) -> bool:
+        return self._present.get(peer, False)
+
+    def look_now(self) -> None:
+        """Ask at once: the server is back, or away, or a machine has shown itself."""
+        self._look.set()
+
+    def note_sign(self, peer: str) -> None:
+        """Something came from the machine just now."""
+        if not self.is_there(peer):
+            self.look_now()
+
+    async def tell_all(self, link: Any) -> None:
+        """Tell a new connection to the daemon of all: what the one before was told ended with it."""
+        self._told = dict(self._present)
+        for name, there in self._present.items():
+            await link.call("machines.report", machine=name, present=there)
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            self._look.clear()
+            await self._look_at_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._look.wait()
+
+    async def _look_at_all(self) -> None:
+        names = list(self._names())
+        found = await asyncio.gather(*(self._ping(name, _ANSWER_S) for name in names))
+        for gone in self._present.keys() - set(names):
+            del self._present[gone]
+        for name, there in zip(names, found, strict=True):
+            before, self._present[name] = self._present.get(name), there
+            if before is not there and (there or before is not None):
+                log.info("machine is there" if there else "machine is away", machine=name)
+            if there and not before:
+                self._back(name)
+        await self._tell_changes()
+
+    async def _tell_changes(self) -> None:
+        for name, there in self._present.items():
+            if self._told.get(name) is there:
+                continue
+            self._told[name] = there
+            # A connection that ends now is followed by `tell_all` on the next.
+            with suppress(ClientError):
+                await self._report("machines.report", machine=name, present=there, timeout_s=5.0)

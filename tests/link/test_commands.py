@@ -1,0 +1,274 @@
+"""Runs here that another machine answers: sent until the answer is there, stopped with their run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.link_stand_ins import StandInServer, run_until, settle
+
+from sessiond.client.errors import ConnectionLost, RpcError
+from sessiond.client.retry import Backoff
+from sessiond.client.wire import DaemonRequest
+from sessiond.link import commands as room
+from sessiond.link.command_ledger import CommandLedger
+from sessiond.link.command_wire import (
+    MAX_BODY_BYTES,
+    CommandFile,
+    MachineAnswer,
+    MachineCommand,
+    decode_command,
+    encode,
+    split,
+)
+from sessiond.link.commands import Commands
+from sessiond.link.ledger_thread import LedgerThread
+
+SESSION = "agent:mars:mars/agent:ops:main"
+CHILD = "agent:mars:subagent:1"
+
+
+class StandInOwner:
+    """What the daemon says of runs."""
+
+    def __init__(self) -> None:
+        self.status = "running"
+        self.asked: list[str] = []
+
+    async def call(self, method: str, params: dict[str, Any] | None = None, /, **more: Any) -> Any:
+        self.asked.append(method)
+        if method == "agent.wait":
+            return {"status": self.status}
+        raise AssertionError(f"nobody asks for {method}")
+
+
+class StandInConnection:
+    lost: Exception | None = None
+
+    def __init__(self) -> None:
+        self.attached: list[str] = []
+
+    async def call(self, method: str, **params: Any) -> None:
+        self.attached.append(f"{method} {params['agentId']}")
+
+
+class World:
+    def __init__(self, ledger: LedgerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server, self.owner, self.connection = StandInServer(), StandInOwner(), StandInConnection()
+        self.there = True
+        self.commands = Commands(
+            ledger,
+            self.owner,
+            names=lambda: ["mars", "moon"],
+            send=self.server.send,
+            is_there=lambda peer: self.there,
+            read_files=lambda peer, receipt: tuple(CommandFile(one["name"], b"data") for one in receipt["files"]),
+            wall_ms=lambda: 1_000,
+        )
+
+    def start(self, run_id: str = "r1", key: str = SESSION, **params: Any) -> asyncio.Task[dict[str, Any]]:
+        given = {"runId": run_id, "sessionKey": key, "message": "hello", "step": "primary", **params}
+        return asyncio.create_task(self.commands.start(self.connection, DaemonRequest(1, "run.start", given)))
+
+    async def command(self, number: int = 0) -> MachineCommand:
+        await self.server.wait_for(number + 1)
+        return decode_command(self.server.kept[number][2])
+
+    def answer(self, answer: MachineAnswer, run_id: str = "r1", peer: str = "mars") -> None:
+        parts = split(encode(answer))
+        for number, part in enumerate(parts):
+            self.commands.take(peer, run_id, number, len(parts), part)
+
+
+@pytest.fixture
+def in_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[World], Awaitable[None]]], None]]:
+    ledger = LedgerThread(CommandLedger(tmp_path))
+    monkeypatch.setattr(room, "Backoff", lambda first_s, max_s: Backoff(0.0, 0.0))
+
+    def run(body: Callable[[World], Awaitable[None]]) -> None:
+        async def made() -> None:
+            await body(World(ledger, monkeypatch))
+
+        run_until(made)
+
+    yield run
+    ledger.close()
+
+
+def test_a_message_goes_there_and_its_reply_ends_the_run(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/agent:ops:main", provenance={"sourceSessionKey": "agent:main:main"})
+        assert await world.command() == MachineCommand(
+            method="send", target="agent:ops:main", message="hello", source="agent:main:main"
+        )
+        world.answer(MachineAnswer(status="ok", reply="hi"))
+        assert await run == {"reply": "hi"}
+        assert len(world.commands) == 0
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("status", ["error", "refused"])
+def test_what_went_wrong_there_is_the_error_of_the_run(in_world: Any, status: Any) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/main")
+        await world.command()
+        world.answer(MachineAnswer(status=status, error="you may not"))
+        with pytest.raises(RpcError, match="mars: you may not"):
+            await run
+
+    in_world(body)
+
+
+def test_it_is_sent_again_until_the_answer_is_there_with_the_same_id(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        world.server.refusals = 3
+        run = world.start(target="mars/main")
+        await world.server.wait_for(3)
+        assert len({(peer, identity, body) for peer, identity, body in world.server.kept}) == 1
+        world.answer(MachineAnswer(status="ok"))
+        assert await run == {}
+
+    in_world(body)
+
+
+def test_a_machine_that_is_asleep_is_sent_one_copy_and_more_when_it_is_back(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        world.there = False
+        run = world.start(target="mars/main")
+        await world.server.wait_for(1)
+        await settle()
+        assert len(world.server.kept) == 1
+        world.there = True
+        world.commands.note_presence("mars")
+        await world.server.wait_for(2)
+        world.answer(MachineAnswer(status="ok", reply="hi"))
+        assert await run == {"reply": "hi"}
+
+    in_world(body)
+
+
+def test_only_the_machine_that_was_asked_answers_and_the_first_answer_counts(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/main")
+        await world.command()
+        world.answer(MachineAnswer(status="ok", reply="forged"), peer="moon")
+        world.answer(MachineAnswer(status="ok", reply="for nobody"), run_id="r2")
+        world.answer(MachineAnswer(status="ok", reply="first"))
+        world.answer(MachineAnswer(status="ok", reply="second"))
+        assert await run == {"reply": "first"}
+
+    in_world(body)
+
+
+def test_a_long_answer_comes_in_parts_in_any_order(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/main")
+        await world.command()
+        long = MachineAnswer(status="ok", reply="x" * 700_000)
+        parts = split(encode(long))
+        assert len(parts) == 3
+        for number in (2, 0, 0, 1):
+            world.commands.take("mars", "r1", number, 3, parts[number])
+        assert await run == {"reply": long.reply}
+
+    in_world(body)
+
+
+def test_a_sub_agent_is_spawned_with_its_files_and_later_messages_go_to_it(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        files = {"relDir": "x", "files": [{"name": "a.csv"}]}
+        run = world.start(key=CHILD, target="mars/ops", attachments=files, deadline=61_000)
+        assert await world.command() == MachineCommand(
+            method="spawn",
+            target="ops",
+            message="hello",
+            files=(CommandFile("a.csv", b"data"),),
+            within_s=60.0,
+        )
+        world.answer(MachineAnswer(status="ok", reply="done", session_key="agent:ops:subagent:9"))
+        assert await run == {"reply": "done"}
+        count = len(world.server.kept)
+        run = world.start("r2", key=CHILD, target="mars/ops", message="and now?")
+        assert await world.command(count) == MachineCommand(
+            method="send", target="agent:ops:subagent:9", message="and now?"
+        )
+        world.answer(MachineAnswer(status="ok", reply="more"), "r2")
+        assert await run == {"reply": "more"}
+
+    in_world(body)
+
+
+def test_a_reply_step_says_what_it_is_and_an_announcement_asks_nobody(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        assert await world.start(target="mars/main", step="announce") == {"reply": "ANNOUNCE_SKIP"}
+        assert await world.start(key=CHILD, target="mars/ops", step="announce") == {"reply": "ANNOUNCE_SKIP"}
+        assert not world.server.kept
+        run = world.start(target="mars/main", step="reply", context="Turn 2 of 5.")
+        assert (await world.command()).message == "Turn 2 of 5.\n\nhello"
+        world.answer(MachineAnswer(status="ok", reply="REPLY_SKIP"))
+        assert await run == {"reply": "REPLY_SKIP"}
+
+    in_world(body)
+
+
+def test_a_run_in_the_session_as_which_the_peer_acts_here_goes_nowhere(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        found = [await world.start(key="agent:mars:main", step=step) for step in ("primary", "reply", "announce")]
+        assert found == [{}, {"reply": "REPLY_SKIP"}, {"reply": "ANNOUNCE_SKIP"}]
+        assert not world.server.kept
+
+    in_world(body)
+
+
+def test_what_cannot_travel_is_refused_with_a_sentence(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        with pytest.raises(RpcError, match="files go to another machine with sessions_spawn"):
+            await world.start(target="mars/main", attachments={"files": [{"name": "a"}]})
+        with pytest.raises(RpcError, match=f"and {MAX_BODY_BYTES} go to another machine at once"):
+            await world.start(target="mars/main", message="x" * MAX_BODY_BYTES)
+        assert not world.server.kept and len(world.commands) == 0
+
+    in_world(body)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_lost", "is_leaving", "stops"),
+    [
+        ("aborted", False, False, True),
+        ("running", False, False, False),
+        ("aborted", True, False, False),
+        ("aborted", False, True, False),
+    ],
+)
+def test_the_run_there_is_stopped_only_with_the_run_here(
+    in_world: Any, status: str, is_lost: bool, is_leaving: bool, stops: bool
+) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/main")
+        await world.command()
+        world.owner.status, world.commands.is_leaving = status, is_leaving
+        world.connection.lost = ConnectionLost("gone") if is_lost else None
+        count = len(world.server.kept)
+        run.cancel()
+        with suppress(asyncio.CancelledError):
+            await run
+        await settle()
+        stopped = [decode_command(body).method for _, _, body in world.server.kept[count:]]
+        assert stopped == (["abort"] if stops else [])
+
+    in_world(body)
+
+
+def test_it_attaches_as_every_other_machine(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        await world.commands.attach(world.connection)
+        assert world.connection.attached == ["agents.attach mars", "agents.attach moon"]
+
+    in_world(body)

@@ -1,0 +1,114 @@
+"""Who is there: asked in turn, told to the daemon once for each change, and whole to a new connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from support.link_stand_ins import run_until, settle
+
+from sessiond.client.errors import ConnectionLost
+from sessiond.link.presence import Presence
+
+
+class World:
+    def __init__(self) -> None:
+        self.there = {"mars": True, "moon": False}
+        self.told: list[tuple[str, bool]] = []
+        self.back: list[str] = []
+        self.is_daemon_away = False
+        self.presence = Presence(
+            names=lambda: list(self.there), ping=self._ping, report=self._report, back=self.back.append, interval_s=1e9
+        )
+
+    async def _ping(self, peer: str, timeout_s: float) -> bool:
+        return self.there[peer]
+
+    async def _report(self, method: str, **params: Any) -> None:
+        assert method == "machines.report"
+        if self.is_daemon_away:
+            raise ConnectionLost("gone")
+        self.told.append((params["machine"], params["present"]))
+
+    async def call(self, method: str, **params: Any) -> None:
+        """A connection to the daemon."""
+        await self._report(method, **params)
+
+    async def look(self) -> None:
+        self.presence.look_now()
+        await settle()
+
+
+def with_world(body: Callable[[World], Awaitable[None]]) -> None:
+    async def made() -> None:
+        world = World()
+        running = asyncio.create_task(world.presence.run())
+        await settle()
+        await body(world)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    run_until(made)
+
+
+def test_each_change_is_told_once() -> None:
+    async def body(world: World) -> None:
+        assert world.told == [("mars", True), ("moon", False)] and world.back == ["mars"]
+        await world.look()
+        assert len(world.told) == 2
+        world.there |= {"mars": False, "moon": True}
+        await world.look()
+        assert world.told[2:] == [("mars", False), ("moon", True)] and world.back == ["mars", "moon"]
+        assert world.presence.present == {"mars": False, "moon": True}
+
+    with_world(body)
+
+
+def test_a_new_connection_to_the_daemon_is_told_of_all() -> None:
+    async def body(world: World) -> None:
+        world.told.clear()
+        await world.presence.tell_all(world)
+        assert world.told == [("mars", True), ("moon", False)]
+        await world.look()
+        assert len(world.told) == 2
+
+    with_world(body)
+
+
+def test_a_daemon_that_is_away_is_told_when_it_is_back() -> None:
+    async def body(world: World) -> None:
+        world.told.clear()
+        world.is_daemon_away = True
+        world.there["mars"] = False
+        await world.look()
+        assert not world.told and not world.presence.is_there("mars")
+        world.is_daemon_away = False
+        await world.presence.tell_all(world)
+        assert world.told == [("mars", False), ("moon", False)]
+
+    with_world(body)
+
+
+def test_a_machine_that_shows_itself_is_asked_at_once_and_one_that_is_there_is_not() -> None:
+    async def body(world: World) -> None:
+        world.there["moon"] = True
+        world.presence.note_sign("mars")
+        await settle()
+        assert not world.presence.is_there("moon")
+        world.presence.note_sign("moon")
+        await settle()
+        assert world.presence.is_there("moon")
+
+    with_world(body)
+
+
+def test_a_machine_that_is_not_configured_any_more_is_forgotten() -> None:
+    async def body(world: World) -> None:
+        del world.there["moon"]
+        await world.look()
+        assert world.presence.present == {"mars": True}
+
+    with_world(body)
