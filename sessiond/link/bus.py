@@ -101,8 +101,8 @@ async def open_bus(settings: ServerSettings, on_change: Callable[[BusState], Non
         try:
             yield bus
         finally:
-            keeping.cancel()
             bus.stop()
+            keeping.cancel()
 
 
 class Bus:
@@ -121,6 +121,7 @@ class Bus:
         self._client: ServerClient | None = None
         self._connected = asyncio.Event()
         self._attempts = 0
+        self._is_over = False
         # When the server said that it refuses a subject: it never answers the publish itself.
         self._denied: OrderedDict[str, float] = OrderedDict()
 
@@ -179,19 +180,6 @@ class Bus:
             raise self._failure(error, subject, began, f"{machine} may be busy") from None
         return message.data
 
-    async def last_message(self, subject: str) -> bytes | None:
-        """The newest message under one of this machine's own subjects, None where there is none any more."""
-        client = self._usable_client()
-        asked = f"$JS.API.DIRECT.GET.{self._settings.stream}.{subject}"
-        began = time.monotonic()
-        try:
-            message = await client.request(asked, b"", timeout=REQUEST_TIMEOUT_S)
-        except nats.errors.NoRespondersError:
-            raise self._no_stream() from None
-        except (nats.errors.Error, OSError) as error:
-            raise self._failure(error, asked, began, "nothing was changed") from None
-        return None if (message.headers or {}).get("Status") else message.data
-
     async def respond(self, subject: str, data: bytes) -> None:
         """For deliveries: what is not said because the connection is away is asked again by the server."""
         if self._client is not None and self._client.is_connected:
@@ -225,6 +213,7 @@ class Bus:
             await asyncio.sleep(_RETRY_S[-1])
 
     def stop(self) -> None:
+        self._is_over = True
         for task in self._working:
             task.cancel()
 
@@ -245,8 +234,9 @@ class Bus:
             self._find(client)
 
         async def on_close() -> None:
-            last = client.last_error
-            self._lose(in_words(last, self._settings).message if last else None)
+            # For good, and the library says why only when it was not let in.
+            if isinstance(client.last_error, nats.errors.AuthorizationError):
+                self._lose(in_words(client.last_error, self._settings).message)
             closed.set()
 
         await client.connect(
@@ -294,7 +284,7 @@ class Bus:
         self._change(BusState(connected=False, trouble=why or self.state.trouble))
 
     def _change(self, state: BusState) -> None:
-        if state != self.state:
+        if state != self.state and not self._is_over:
             self.state = state
             self._on_change(state)
 

@@ -1,0 +1,230 @@
+"""What the administrator of the server does once: its configuration, the stream, and the consumers of each machine.
+
+A machine gets no right to make consumers: with it, it could name any subject for the delivery, also one to which it may
+not publish. An older server ignores what it does not know, in silence, so everything made is compared with what was
+wanted. Source: machines.md, "The server".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+from nats.js import JetStreamManager, api
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+
+from sessiond.errors import quote
+from sessiond.link.connecting import ServerSettings, connect_once, in_words
+from sessiond.link.failures import BusError
+from sessiond.link.subjects import (
+    KINDS,
+    STREAM_SUBJECTS,
+    Kind,
+    ask_subject,
+    consumer_filter,
+    consumer_name,
+    deliver_subject,
+    inbox_of,
+)
+
+ADMIN: Final = "admin"
+# A machine that is away for longer asks for what it has missed.
+MAX_AGE_S: Final = 14 * 86_400
+MAX_BYTES: Final = 8 << 30
+DUPLICATES_S: Final = 120
+ACK_WAIT_S: Final = 30
+MAX_ACK_PENDING: Final = 64
+
+_CONFIGURATION: Final = """\
+# The configuration of nats-server (2.10 or later) for sessiond link. Start it with: nats-server -c THIS-FILE
+port: 4222
+{tls}jetstream {{
+  store_dir: "/var/lib/nats"
+  # After each message, or a power cut loses some that were acknowledged. (2.9 does not know it: remove the line there.)
+  sync_interval: always
+}}
+authorization {{ users: [
+{users}
+] }}
+"""
+_TLS: Final = """\
+# A machine is the user whose name its certificate has.
+tls {
+  cert_file: "/etc/nats/srv.pem"
+  key_file: "/etc/nats/srv.key"
+  ca_file: "/etc/nats/ca.pem"
+  verify_and_map: true
+}
+"""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What `set_up` did with the stream or a consumer: made, changed, or found as it has to be."""
+
+    what: str
+    done: str
+
+
+def server_configuration(
+    machines: Sequence[str], *, stream: str, admin: str = ADMIN, nkeys: Mapping[str, str] | None = None
+) -> str:
+    """The configuration file. `nkeys`, the public ones by name, stand for users without certificates."""
+    users = [
+        _user(admin, nkeys, None),
+        *(_user(name, nkeys, _permissions(name, machines, stream)) for name in machines),
+    ]
+    return _CONFIGURATION.format(tls="" if nkeys else _TLS, users=",\n".join(users))
+
+
+def _user(name: str, nkeys: Mapping[str, str] | None, permissions: str | None) -> str:
+    who = f'nkey: "{nkeys.get(name, f"THE-PUBLIC-NKEY-OF-{name}")}"' if nkeys else f'user: "{name}"'
+    remark = f"  # {name}\n" if nkeys else ""
+    return (
+        f"{remark}  {{ {who} }}" if permissions is None else f"{remark}  {{ {who}, permissions: {{\n{permissions} }} }}"
+    )
+
+
+def _permissions(name: str, machines: Sequence[str], stream: str) -> str:
+    publish = [
+        f"x.{name}.>",
+        *(ask_subject(other) for other in machines if other != name),
+        *(f"$JS.API.CONSUMER.INFO.{stream}.{consumer_name(name, kind)}" for kind in KINDS),
+        *(f"$JS.ACK.{stream}.{consumer_name(name, kind)}.>" for kind in KINDS),
+    ]
+    subscribe = [f"{inbox_of(name)}.>", ask_subject(name)]
+    # The answer to what it is asked goes to the inbox of whoever asked, once.
+    return (
+        f"    publish: [{_listed(publish)}],\n    subscribe: [{_listed(subscribe)}],\n"
+        '    allow_responses: { max: 1, expires: "1m" }'
+    )
+
+
+def _listed(subjects: Sequence[str]) -> str:
+    return ", ".join(f'"{subject}"' for subject in subjects)
+
+
+def wanted_stream(stream: str, max_bytes: int = MAX_BYTES, max_age_s: float = MAX_AGE_S) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=stream,
+        subjects=[STREAM_SUBJECTS],
+        # Each message has one reader, and is removed when that one has it. So what lies there is what somebody who is
+        # away has not got yet.
+        retention=api.RetentionPolicy.WORK_QUEUE,
+        storage=api.StorageType.FILE,
+        # Says so at once; to drop the oldest would be silent.
+        discard=api.DiscardPolicy.NEW,
+        max_bytes=max_bytes,
+        max_age=max_age_s,
+        duplicate_window=min(DUPLICATES_S, max_age_s),
+    )
+
+
+def wanted_consumer(machine: str, kind: Kind) -> api.ConsumerConfig:
+    return api.ConsumerConfig(
+        durable_name=consumer_name(machine, kind),
+        deliver_subject=deliver_subject(machine, kind),
+        filter_subject=consumer_filter(machine, kind),
+        deliver_policy=api.DeliverPolicy.ALL,
+        ack_policy=api.AckPolicy.EXPLICIT,
+        replay_policy=api.ReplayPolicy.INSTANT,
+        ack_wait=ACK_WAIT_S,
+        max_deliver=-1,
+        max_ack_pending=MAX_ACK_PENDING,
+    )
+
+
+def wanted_consumers(machines: Sequence[str]) -> Iterator[api.ConsumerConfig]:
+    return (wanted_consumer(machine, kind) for machine in machines for kind in KINDS)
+
+
+def differences(wanted: Any, found: Any) -> list[str]:
+    """What the server has otherwise than it was wanted, `name: found, not wanted`."""
+    told = wanted.as_dict()
+    has = found.as_dict()
+    return [f"{name}: {has.get(name)}, not {value}" for name, value in told.items() if has.get(name) != value]
+
+
+async def set_up(
+    settings: ServerSettings, machines: Sequence[str], *, max_bytes: int = MAX_BYTES, max_age_s: float = MAX_AGE_S
+) -> list[Step]:
+    """Make the stream and the consumers of these machines, or change those that are otherwise. It may be done again at
+    any time, as when there is another machine. BusError where the server refuses, or has made something else.
+    """
+    client = await connect_once(settings)
+    try:
+        manager = client.jsm()
+        steps = [await _set_up_stream(manager, wanted_stream(settings.stream, max_bytes, max_age_s))]
+        for consumer in wanted_consumers(machines):
+            steps.append(await _set_up_consumer(manager, settings.stream, consumer))  # noqa: PERF401 - one by one
+        return steps
+    except ServiceUnavailableError as error:
+        raise BusError("no_stream", _without_jetstream(settings, error)) from None
+    except APIError as error:
+        said = quote(error.description or str(error))
+        raise BusError("refused", f"the server {settings.address} refuses it: {said}") from None
+    except TimeoutError:
+        raise BusError(
+            "forbidden",
+            f"the server {settings.address} did not answer {settings.name}, who may have no right to make streams; "
+            "use the administrator's certificate or nkey",
+        ) from None
+    except nats.errors.NoRespondersError:
+        raise BusError("no_stream", _without_jetstream(settings, None)) from None
+    except nats.errors.Error as error:
+        raise in_words(error, settings) from None
+    finally:
+        await client.close()
+
+
+def _without_jetstream(settings: ServerSettings, error: APIError | None) -> str:
+    said = f" ({error.description})" if error is not None and error.description else ""
+    return (
+        f"the server {settings.address} has JetStream switched off{said}: its configuration needs a block "
+        '"jetstream", see "sessiond link admin"'
+    )
+
+
+async def _set_up_stream(manager: JetStreamManager, wanted: api.StreamConfig) -> Step:
+    what = f"stream {wanted.name}"
+    try:
+        found = (await manager.stream_info(str(wanted.name))).config
+    except NotFoundError:
+        found = (await manager.add_stream(wanted)).config
+        return _verified(what, "made", wanted, found)
+    if not differences(wanted, found):
+        return Step(what, "as it has to be")
+    found = (await manager.update_stream(wanted)).config
+    return _verified(what, "changed", wanted, found)
+
+
+async def _set_up_consumer(manager: JetStreamManager, stream: str, wanted: api.ConsumerConfig) -> Step:
+    what = f"consumer {wanted.durable_name}"
+    try:
+        found = (await manager.consumer_info(stream, str(wanted.durable_name))).config
+    except NotFoundError:
+        found = (await manager.add_consumer(stream, wanted)).config
+        return _verified(what, "made", wanted, found)
+    if not differences(wanted, found):
+        return Step(what, "as it has to be")
+    # What cannot be changed in place is made anew: what it had not acknowledged yet is delivered again.
+    try:
+        found = (await manager.add_consumer(stream, wanted)).config
+        if not differences(wanted, found):
+            return Step(what, "changed")
+    except APIError:
+        pass
+    await manager.delete_consumer(stream, str(wanted.durable_name))
+    found = (await manager.add_consumer(stream, wanted)).config
+    return _verified(what, "made anew", wanted, found)
+
+
+def _verified(what: str, done: str, wanted: Any, found: Any) -> Step:
+    left = differences(wanted, found)
+    if left:
+        raise BusError(
+            "different",
+            f"the {what} is not what was asked for: {'; '.join(left)}; a server older than 2.10 may not know it",
+        )
+    return Step(what, done)
