@@ -96,12 +96,12 @@ def _permissions(name: str, machines: Sequence[str], stream: str) -> str:
     subscribe = [f"{inbox_of(name)}.>", ask_subject(name)]
     # The answer to what it is asked goes to the inbox of whoever asked, once.
     return (
-        f"    publish: [{_listed(publish)}],\n    subscribe: [{_listed(subscribe)}],\n"
+        f"    publish: [{_list(publish)}],\n    subscribe: [{_list(subscribe)}],\n"
         '    allow_responses: { max: 1, expires: "1m" }'
     )
 
 
-def _listed(subjects: Sequence[str]) -> str:
+def _list(subjects: Sequence[str]) -> str:
     return ", ".join(f'"{subject}"' for subject in subjects)
 
 
@@ -192,11 +192,11 @@ async def _set_up_stream(manager: JetStreamManager, wanted: api.StreamConfig) ->
         found = (await manager.stream_info(str(wanted.name))).config
     except NotFoundError:
         found = (await manager.add_stream(wanted)).config
-        return _verified(what, "made", wanted, found)
+        return _verify(what, "made", wanted, found)
     if not differences(wanted, found):
         return Step(what, "as it has to be")
     found = (await manager.update_stream(wanted)).config
-    return _verified(what, "changed", wanted, found)
+    return _verify(what, "changed", wanted, found)
 
 
 async def _set_up_consumer(manager: JetStreamManager, stream: str, wanted: api.ConsumerConfig) -> Step:
@@ -205,7 +205,7 @@ async def _set_up_consumer(manager: JetStreamManager, stream: str, wanted: api.C
         found = (await manager.consumer_info(stream, str(wanted.durable_name))).config
     except NotFoundError:
         found = (await manager.add_consumer(stream, wanted)).config
-        return _verified(what, "made", wanted, found)
+        return _verify(what, "made", wanted, found)
     if not differences(wanted, found):
         return Step(what, "as it has to be")
     # What cannot be changed in place is made anew: what it had not acknowledged yet is delivered again.
@@ -217,10 +217,10 @@ async def _set_up_consumer(manager: JetStreamManager, stream: str, wanted: api.C
         pass
     await manager.delete_consumer(stream, str(wanted.durable_name))
     found = (await manager.add_consumer(stream, wanted)).config
-    return _verified(what, "made anew", wanted, found)
+    return _verify(what, "made anew", wanted, found)
 
 
-def _verified(what: str, done: str, wanted: Any, found: Any) -> Step:
+def _verify(what: str, done: str, wanted: Any, found: Any) -> Step:
     left = differences(wanted, found)
     if left:
         raise BusError(

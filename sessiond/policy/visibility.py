@@ -201,11 +201,15 @@ def matches_any(patterns: tuple[str, ...], agent_id: str) -> bool:
 
 
 def matches_wildcard(pattern: str, text: str) -> bool:
-    """Whether the whole `text` matches `pattern`, ignoring case; `*` stands for any text.
+    """Whether the whole `text` matches `pattern`, ignoring case; `*` stands for any text."""
+    return matches_exactly(pattern.casefold(), text.casefold())
+
+
+def matches_exactly(pattern: str, text: str) -> bool:
+    """The same where case counts, as in the names of folders.
 
     Each piece between the stars is searched once, from left to right, so that no pattern takes exponential time.
     """
-    pattern, text = pattern.casefold(), text.casefold()
     first, *rest = pattern.split("*")
     if not rest:
         return first == text
