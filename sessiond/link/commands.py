@@ -31,6 +31,7 @@ from sessiond.link.command_wire import (
 from sessiond.link.failures import LinkError
 from sessiond.link.ledger_thread import LedgerThread
 from sessiond.link.owner_door import OwnerDoor
+from sessiond.link.run_files import FilesGone
 from sessiond.policy.replyback import ANNOUNCE_SKIP, REPLY_SKIP
 
 log = structlog.get_logger("sessiond.link")
@@ -127,7 +128,10 @@ class Commands:
             return MachineCommand(method="send", target=child, message=message, source=source)
         files: tuple[CommandFile, ...] = ()
         if receipt:
-            files = await asyncio.get_running_loop().run_in_executor(None, self._read_files, peer, receipt)
+            try:
+                files = await asyncio.get_running_loop().run_in_executor(None, self._read_files, peer, receipt)
+            except FilesGone as error:
+                raise _refusal(str(error)) from None
         within_s = None
         if (deadline := params.get("deadline")) is not None:
             within_s = max(1.0, (deadline - self._wall_ms()) / 1000)

@@ -84,8 +84,9 @@ class Courier:
             data = envelopes.pack(peer, REQUEST, question, fields, payload)
         reply = envelopes.open(await self._bus.request(peer, data, timeout_s=timeout_s), REPLY, sender=peer)
         if isinstance(reply, Refused) or reply.id != question:
-            reason = reply.reason if isinstance(reply, Refused) else "content"
-            self._drop(reason, f"a reply that {peer} has not given")
+            self.drop(
+                reply if isinstance(reply, Refused) else Refused("content", f"{peer} has replied to another question")
+            )
             raise BusError("refused", f"what came for {peer} was not its reply")
         return reply
 
@@ -95,7 +96,7 @@ class Courier:
         async def handle(arrival: Arrival) -> None:
             found = self._envelopes().open_at(arrival.address, arrival.data)
             if isinstance(found, Refused):
-                self._drop(found.reason, found.sentence)
+                self.drop(found)
                 await arrival.ack()
                 return
             self._on_sign(found.sender)
@@ -111,19 +112,19 @@ class Courier:
         envelopes = self._envelopes()
         asked = envelopes.open(data, REQUEST)
         if isinstance(asked, Refused):
-            self._drop(asked.reason, asked.sentence)
+            self.drop(asked)
             return None
         self._on_sign(asked.sender)
         replier = self._repliers.get(asked.id.partition(":")[0])
         said = await replier(asked) if replier is not None else None
         return None if said is None else envelopes.pack(asked.sender, REPLY, asked.id, *said)
 
-    def _drop(self, reason: str, sentence: str) -> None:
-        self.dropped[reason] += 1
-        # A flood of them is one line for each power of two.
-        count = self.dropped[reason]
-        if count & (count - 1) == 0:
-            log.warning("message dropped", reason=reason, why=sentence, dropped=count)
+    def drop(self, refused: Refused) -> None:
+        """Count a message that is dropped."""
+        self.dropped[refused.reason] += 1
+        count = self.dropped[refused.reason]
+        if count & (count - 1) == 0:  # a flood of them is one line for each power of two
+            log.warning("message dropped", reason=refused.reason, why=refused.sentence, dropped=count)
 
 
 @contextmanager

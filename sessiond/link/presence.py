@@ -21,7 +21,9 @@ DaemonCall = Callable[..., Awaitable[Any]]
 
 
 class Presence:
-    """`ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is there that was not."""
+    """`ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is there that was not,
+    `looked()` whenever all were asked.
+    """
 
     def __init__(
         self,
@@ -30,10 +32,11 @@ class Presence:
         ping: Callable[[str, float], Awaitable[bool]],
         report: DaemonCall,
         back: Callable[[str], object],
+        looked: Callable[[], object],
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._names, self._ping, self._report, self._back = names, ping, report, back
-        self._interval_s = interval_s
+        self._looked, self._interval_s = looked, interval_s
         self._present: dict[str, bool] = {}
         self._told: dict[str, bool] = {}
         self._look = asyncio.Event()
@@ -81,6 +84,7 @@ class Presence:
                 log.info("machine is there" if there else "machine is away", machine=name)
             if there and not before:
                 self._back(name)
+        self._looked()
         await self._tell_changes()
 
     async def _tell_changes(self) -> None:

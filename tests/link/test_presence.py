@@ -20,7 +20,12 @@ class World:
         self.back: list[str] = []
         self.is_daemon_away = False
         self.presence = Presence(
-            names=lambda: list(self.there), ping=self._ping, report=self._report, back=self.back.append, interval_s=1e9
+            names=lambda: list(self.there),
+            ping=self._ping,
+            report=self._report,
+            back=self.back.append,
+            looked=list,
+            interval_s=1e9,
         )
 
     async def _ping(self, peer: str, timeout_s: float) -> bool:

@@ -1,0 +1,172 @@
+"""`sessiond link run`: the link as a program. Its lock, signals, reloads and exit code; the rest is in `running.py`.
+
+One link runs on a store. Without the server or the daemon it says so and goes on; it ends for a configuration that
+cannot be used (78), for a store that another link holds (69), and when it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import structlog
+
+from sessiond.config import settings as configuration
+from sessiond.config.settings import Config
+from sessiond.daemon import logs, notify
+from sessiond.errors import ConfigError, StoreInUse, reason_of
+from sessiond.link.failures import LinkError
+from sessiond.link.running import RunningLink
+from sessiond.store import dirfd, layout, opening
+
+log = structlog.get_logger("sessiond.link")
+
+EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
+LOCK = "link.lock"
+
+
+def run(
+    store: Path,
+    config_path: Path | None = None,
+    socket: str | None = None,
+    *,
+    log_level: str = "info",
+    json_log: bool = False,
+) -> int:
+    """Run the link until it is told to stop; the exit code."""
+    logs.configure(log_level, as_json=json_log)
+    os.umask(0o077)
+    try:
+        with hold_store(store):
+            asyncio.run(LinkProgram(store, config_path, socket).run())
+    except StoreInUse as error:
+        return _fail(str(error), EXIT_IN_USE)
+    except (ConfigError, LinkError) as error:
+        return _fail(str(error), EXIT_CONFIG)
+    return EXIT_OK
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"sessiond link: {sentence}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+@contextmanager
+def hold_store(store: Path) -> Iterator[None]:
+    """Keep other links off the store. StoreInUse where one runs on it, ConfigError where there is no store."""
+    try:
+        with dirfd.closing(dirfd.open_root(store)) as root_fd:
+            if not (store / layout.KEYS).is_dir():
+                raise ConfigError(
+                    f"{store} is no store of sessiond yet: start the daemon once, or name one with --store"
+                )
+            folder_fd = opening.open_folder(root_fd, (layout.LINK,))
+        with dirfd.closing(folder_fd):
+            lock_fd = dirfd.open_file(folder_fd, LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise ConfigError(f"the store {store} cannot be used: {reason_of(error)}") from None
+    with dirfd.closing(lock_fd):
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreInUse(
+                f"another link runs on the store {store}: {opening.holder(lock_fd)}; stop that one first"
+            ) from None
+        with suppress(OSError):  # a full disk must not prevent the start
+            os.ftruncate(lock_fd, 0)
+            os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+
+
+def load_config(path: Path | None) -> Config:
+    """The configuration, which has to name this machine and others. ConfigError."""
+    config = configuration.load(path)
+    if config.link.name is None or config.link.server is None or not config.link.peers:
+        raise ConfigError(
+            f"{path or configuration.default_path()} names no other machine: a [link] table with name and server, and a"
+            ' [[link.peers]] for each; see docs/machines.md, and "sessiond link peer"'
+        )
+    return config
+
+
+class LinkProgram:
+    """The process: one `RunningLink` after another, each with the configuration as it was at its start."""
+
+    def __init__(self, store: Path, config_path: Path | None, socket: str | None) -> None:
+        self._store, self._config_path, self._socket = store, config_path, socket
+        self._config = load_config(config_path)
+        self._manager = notify.from_environment()
+        self._stop, self._reload = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        watchdog = asyncio.create_task(self._keep_watchdog_quiet())
+        try:
+            while not self._stop.is_set():
+                self._reload.clear()
+                await self._serve()
+        finally:
+            watchdog.cancel()
+        log.info("stopped")
+
+    async def _serve(self) -> None:
+        """One link, until the end or a reload of the configuration."""
+        link = RunningLink(self._store, self._config, self._socket, say_status=self._manager.status)
+        serving = asyncio.create_task(link.run())
+        waits = [asyncio.create_task(event.wait()) for event in (self._stop, self._reload)]
+        try:
+            self._manager.ready(f"linking {self._config.link.name}")
+            while True:
+                await asyncio.wait([serving, *waits], return_when=asyncio.FIRST_COMPLETED)
+                if serving.done() or self._stop.is_set() or self._take_new_config():
+                    break
+                self._reload.clear()
+                waits[1] = asyncio.create_task(self._reload.wait())
+            if self._stop.is_set():
+                self._manager.notify_stopping("handing over what is under way")
+        finally:
+            link.leave()
+            for task in (serving, *waits):
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await _raise_single(serving)
+
+    def _take_new_config(self) -> bool:
+        """Load the configuration again; False where it cannot be used, and the old one stays."""
+        self._manager.notify_reloading()
+        try:
+            self._config = load_config(self._config_path)
+        except ConfigError as error:
+            log.error("configuration not reloaded; the old one stays", reason=str(error))
+            self._manager.ready(f"linking {self._config.link.name}")
+            return False
+        log.info("configuration reloaded")
+        return True
+
+    async def _keep_watchdog_quiet(self) -> None:
+        interval_s = notify.watchdog_seconds()
+        while interval_s is not None:
+            self._manager.alive()
+            await asyncio.sleep(interval_s)
+
+
+async def _raise_single(task: asyncio.Task[None]) -> None:
+    """The end of the task; of a group with one error in it that error."""
+    try:
+        await task
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None

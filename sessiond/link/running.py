@@ -1,0 +1,253 @@
+"""A link with one configuration: all its rooms around one bus, one courier and one connection to the daemon.
+
+Knows who is told what; decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from sessiond.client.wire import DaemonRequest, Event
+from sessiond.config.settings import Config
+from sessiond.errors import StorageError
+from sessiond.link.bus import Arrival, Bus, BusState, open_bus
+from sessiond.link.command_ledger import CommandLedger, NoRoom
+from sessiond.link.command_wire import CommandFile, PartOf, split
+from sessiond.link.commands import Commands
+from sessiond.link.connecting import ServerSettings
+from sessiond.link.courier import Courier
+from sessiond.link.daemon import DaemonClient, DaemonLink
+from sessiond.link.envelope import Envelopes, PeerMessage, Refused, read_fields
+from sessiond.link.executor import Executor
+from sessiond.link.failures import BusError
+from sessiond.link.identity import load_identity, parse_all
+from sessiond.link.ledger_thread import LedgerThread
+from sessiond.link.peer_calls import PeerCalls
+from sessiond.link.presence import Presence
+from sessiond.link.run_files import read_files
+from sessiond.link.status import LinkStatus, StatusFile
+from sessiond.link.subjects import Kind
+from sessiond.policy.redact import compile_patterns
+from sessiond.policy.secrets import mask_secrets
+from sessiond.store import layout
+from sessiond.store.workspace import default_workspace
+
+log = structlog.get_logger("sessiond.link")
+
+PING = "ping"
+# When a command that finds no room, or a disk that is full, is looked at again.
+_AGAIN_S = 20.0
+
+
+def make_envelopes(store: Path, config: Config) -> Envelopes:
+    """The envelopes of this machine. IdentityError where it has no identity, or the key of another is none."""
+    peers = parse_all({peer.name: peer.key for peer in config.link.peers})
+    assert config.link.name is not None
+    return Envelopes(config.link.name, load_identity(store), peers, encrypt=config.link.encrypt)
+
+
+def server_settings(config: Config) -> ServerSettings:
+    """Where the server is, and as whom to speak to it."""
+    link = config.link
+    assert link.name is not None and link.server is not None
+    return ServerSettings(
+        name=link.name,
+        server=link.server,
+        stream=link.stream,
+        ca=link.ca,
+        certificate=link.certificate,
+        key=link.key,
+        nkey_seed=link.nkey_seed,
+    )
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class RunningLink:
+    """`say_status(text)` tells the service manager in a line how things are. `leave` has to be called before `run` is
+    cancelled.
+    """
+
+    def __init__(self, store: Path, config: Config, socket: str | None, *, say_status: Callable[[str], object]) -> None:
+        self._store, self._config, self._say_status = store, config, say_status
+        self._peers = {peer.name: peer for peer in config.link.peers}
+        self._envelopes = make_envelopes(store, config)
+        self._settings = server_settings(config)
+        self._ledger = LedgerThread(CommandLedger(store / layout.LINK))
+        self._bus_state = BusState()
+        self._pings = 0
+        self._status_due = asyncio.Event()
+        self._daemon = DaemonClient(
+            socket,
+            say=log.warning,
+            handlers={"run.start": self._start_run},
+            on_event=self._take_event,
+            on_connect=(self._greet_daemon,),
+        )
+        self._peer_calls = PeerCalls(socket, self._daemon.call)
+        self._commands: Commands
+        self._executor: Executor
+        self._presence: Presence
+        self._courier: Courier
+
+    def leave(self) -> None:
+        """The end is near: what is cancelled from now on goes on over there."""
+        self._commands.is_leaving = True
+
+    async def run(self) -> None:
+        """Link until cancelled."""
+        try:
+            async with open_bus(self._settings, self._note_bus) as bus, asyncio.TaskGroup() as tasks:
+                self._build(bus)
+                for room in (self._daemon, self._executor, self._presence):
+                    tasks.create_task(room.run())
+                tasks.create_task(self._keep_status())
+        finally:
+            self._ledger.close()
+
+    def _build(self, bus: Bus) -> None:
+        self._presence = Presence(
+            names=lambda: self._peers,
+            ping=self._ping,
+            report=self._daemon.call,
+            back=self._welcome,
+            looked=self._status_due.set,
+        )
+        self._courier = Courier(bus, lambda: self._envelopes, self._presence.note_sign)
+        self._commands = Commands(
+            self._ledger,
+            self._daemon,
+            names=lambda: self._peers,
+            send=lambda peer, identity, body: self._send_parts(peer, "cmd", identity, body),
+            is_there=self._presence.is_there,
+            read_files=self._read_files,
+            wall_ms=wall_ms,
+        )
+        self._executor = Executor(
+            self._ledger,
+            self._daemon,
+            self._peer_calls,
+            peer_of=self._peers.get,
+            send=lambda peer, identity, body: self._send_parts(peer, "ans", identity, body),
+            mask=self._mask,
+            wall_ms=wall_ms,
+        )
+        self._courier.answer(PING, self._answer_ping)
+        self._courier.consume("cmd", self._take_command)
+        self._courier.consume("ans", self._take_answer)
+
+    # The daemon.
+
+    async def _greet_daemon(self, link: DaemonLink) -> None:
+        await link.call("sessions.subscribe")
+        await self._presence.tell_all(link)
+        await self._commands.attach(link)
+        self._executor.look_at_all()
+
+    async def _start_run(self, link: DaemonLink, request: DaemonRequest) -> object:
+        return await self._commands.start(link, request)
+
+    def _take_event(self, event: Event) -> None:
+        self._executor.note_event(event)
+
+    def _read_files(self, peer: str, receipt: dict[str, Any]) -> tuple[CommandFile, ...]:
+        agent = self._config.agent(peer)
+        folder = agent.workspace if agent is not None else None
+        return read_files(folder or default_workspace(self._store, peer), receipt)
+
+    def _mask(self, text: str) -> str:
+        """A reply as any token may read it."""
+        tools = self._config.tools.sessions
+        return mask_secrets(text, compile_patterns(tools.redact_patterns))[0] if tools.redact else text
+
+    # Other machines.
+
+    async def _send_parts(self, peer: str, kind: Kind, identity: str, body: bytes) -> None:
+        parts = split(body)
+        for number, part in enumerate(parts):
+            await self._courier.send(peer, kind, identity, PartOf(number, len(parts)), part)
+
+    async def _take_command(self, message: PeerMessage, arrival: Arrival) -> None:
+        fields = read_fields(message, PartOf)
+        if isinstance(fields, Refused):
+            self._courier.drop(fields)
+            await arrival.ack()
+            return
+        try:
+            await self._executor.take(message.sender, message.id, fields.part, fields.parts, message.payload)
+        except NoRoom:
+            log.warning("too many commands wait; more stay on the server", peer=message.sender)
+            await arrival.retry(_AGAIN_S)
+        except StorageError as error:
+            log.error("a command was not taken", peer=message.sender, reason=error.message)
+            await arrival.retry(_AGAIN_S)
+        else:
+            await arrival.ack()
+
+    async def _take_answer(self, message: PeerMessage, arrival: Arrival) -> None:
+        fields = read_fields(message, PartOf)
+        if isinstance(fields, Refused):
+            self._courier.drop(fields)
+        else:
+            self._commands.take(message.sender, message.id, fields.part, fields.parts, message.payload)
+        # The daemon writes the end of the run; if that is lost, the command goes there again and is answered again.
+        await arrival.ack()
+
+    async def _ping(self, peer: str, timeout_s: float) -> bool:
+        self._pings += 1
+        try:
+            # A number of its own, so that an old reply does not pass for a new one.
+            await self._courier.ask(peer, f"{PING}:{wall_ms()}:{self._pings}", timeout_s=timeout_s)
+        except BusError:
+            return False
+        return True
+
+    async def _answer_ping(self, message: PeerMessage) -> tuple[object, bytes]:  # noqa: ARG002
+        return {}, b""
+
+    def _welcome(self, peer: str) -> None:
+        self._commands.note_presence(peer)
+
+    def _note_bus(self, state: BusState) -> None:
+        if state.connected:
+            log.info("the server is there", server=self._settings.address, version=state.server_version)
+        if state.trouble:
+            log.warning(state.trouble)
+        self._bus_state = state
+        self._presence.look_now()
+
+    # How things are.
+
+    async def _keep_status(self) -> None:
+        file = StatusFile(self._store)
+        while True:
+            status = await self._status()
+            if await asyncio.get_running_loop().run_in_executor(None, file.write, status):
+                self._say_status(status.in_a_line)
+            await self._status_due.wait()
+            self._status_due.clear()
+
+    async def _status(self) -> LinkStatus:
+        counts = await self._ledger.retry(CommandLedger.counts)
+        dead = await self._ledger.retry(CommandLedger.dead_letters, 20)
+        return LinkStatus(
+            name=self._envelopes.name,
+            server=self._settings.address,
+            server_version=self._bus_state.server_version,
+            is_connected=self._bus_state.connected,
+            trouble=self._bus_state.trouble,
+            daemon=self._daemon.is_connected,
+            machines={name: self._presence.is_there(name) for name in self._peers},
+            waiting_there=len(self._commands),
+            commands={peer: {str(state): count for state, count in found.items()} for peer, found in counts.items()},
+            dead_letters=[f"{one.peer} {one.id}: {one.reason}" for one in dead],
+            dropped=dict(self._courier.dropped),
+        )

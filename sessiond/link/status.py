@@ -1,0 +1,77 @@
+"""How the link is, in a small file of the store: `sessiond link status` shows it, also while no link runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from sessiond.errors import pluralize, reason_of
+from sessiond.store import dirfd, layout
+
+log = structlog.get_logger("sessiond.link")
+
+NAME = "status.json"
+_MAX_BYTES = 1 << 20
+
+
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`machines` says who is there. `commands` counts what each machine has asked for here, by what became of it;
+    `waiting_there` is what was asked of others and is not answered yet. `dropped` counts messages by what was wrong.
+    """
+
+    name: str
+    server: str
+    server_version: str | None = None
+    is_connected: bool = False
+    trouble: str | None = None
+    daemon: bool = False
+    machines: dict[str, bool] = {}
+    waiting_there: int = 0
+    commands: dict[str, dict[str, int]] = {}
+    dead_letters: list[str] = []
+    dropped: dict[str, int] = {}
+
+    @property
+    def in_a_line(self) -> str:
+        """For `systemctl status`."""
+        if not self.is_connected:
+            return f"{self.name}: the server {self.server} is away"
+        there = [name for name, is_there in self.machines.items() if is_there]
+        others = f"there: {', '.join(there)}" if there else "nobody else is there"
+        waiting = f"; {pluralize(self.waiting_there, 'command')} unanswered" if self.waiting_there else ""
+        return f"{self.name} on {self.server}; {others}{waiting}" + ("" if self.daemon else "; sessiond is away")
+
+
+class StatusFile:
+    """Writes what is new."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._written: LinkStatus | None = None
+
+    def write(self, status: LinkStatus) -> bool:
+        """Whether it is another one than before."""
+        if status == self._written:
+            return False
+        self._written = status
+        try:
+            with dirfd.closing(dirfd.open_root(self._store)) as root_fd:
+                with dirfd.closing(dirfd.open_dir(root_fd, layout.LINK)) as folder_fd:
+                    dirfd.write_atomic(folder_fd, NAME, msgspec.json.encode(status) + b"\n", sync=False)
+        except OSError as error:
+            log.warning("the status is not written", reason=reason_of(error))
+        return True
+
+
+def read_status(store: Path) -> tuple[LinkStatus, float] | None:
+    """The status that a link has written last, and its age in seconds; None where there is none."""
+    path = store / layout.LINK / NAME
+    try:
+        with path.open("rb") as file:
+            data, age_s = file.read(_MAX_BYTES), time.time() - path.stat().st_mtime
+        return msgspec.json.decode(data, type=LinkStatus), max(0.0, age_s)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,316 @@
+"""What becomes of the commands of other machines: executed once, answered until the answer is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.link_stand_ins import StandInDaemon, StandInServer, lost, refusal, run_until, until
+
+from sessiond.client.retry import Backoff
+from sessiond.config.link import PeerConfig
+from sessiond.link import executor as room
+from sessiond.link.command_ledger import CommandLedger
+from sessiond.link.command_wire import CommandFile, MachineAnswer, MachineCommand, decode_answer, encode, split
+from sessiond.link.executor import Executor
+from sessiond.link.ledger_thread import LedgerThread
+
+LAP = PeerConfig(name="lap", key="k" * 16, send=("agent:ops:*",), spawn=("ops",))
+SEND = MachineCommand(method="send", target="agent:ops:main", message="hello", source="agent:main:main")
+
+
+class World:
+    def __init__(self, folder: Path, peer: PeerConfig | None = LAP) -> None:
+        self.folder, self.peer = folder, peer
+        self.daemon, self.server = StandInDaemon(), StandInServer()
+
+    @asynccontextmanager
+    async def executor(self) -> AsyncIterator[Executor]:
+        """An executor that runs on the ledger in the folder, until the block ends."""
+        ledger = LedgerThread(CommandLedger(self.folder))
+        made = Executor(
+            ledger,
+            self.daemon,
+            self.daemon,
+            peer_of=lambda name: self.peer if name == "lap" else None,
+            send=self.server.send,
+            mask=lambda text: text.replace("sk-secret", "***"),
+            wall_ms=lambda: 1,
+        )
+        self.daemon.on_change = made.note_event
+        running = asyncio.create_task(made.run())
+        try:
+            yield made
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            ledger.close()
+
+    async def answers(self, count: int) -> list[tuple[str, MachineAnswer]]:
+        await self.server.wait_for(count)
+        return [(identity, decode_answer(body)) for _, identity, body in self.server.kept]
+
+    async def accepted(self) -> None:
+        await self.daemon.accepted.wait()
+        self.daemon.accepted.clear()
+
+
+@pytest.fixture
+def in_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    """Run a body with a world whose pauses are short."""
+    monkeypatch.setattr(room, "Backoff", lambda first_s, max_s: Backoff(0.001, 0.002))
+
+    def run(body: Callable[[World], Awaitable[None]]) -> None:
+        async def made() -> None:
+            await body(World(tmp_path))
+
+        run_until(made)
+
+    return run
+
+
+async def take(executor: Executor, command: MachineCommand, command_id: str = "c1", peer: str = "lap") -> None:
+    parts = split(encode(command))
+    for number, part in enumerate(parts):
+        await executor.take(peer, command_id, number, len(parts), part)
+
+
+def test_a_message_is_sent_as_the_peer_and_its_reply_answered_without_secrets(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await world.accepted()
+            assert world.daemon.asked == [
+                (
+                    "lap",
+                    "sessions_send",
+                    {
+                        "sessionKey": "agent:ops:main",
+                        "idempotencyKey": "c1",
+                        "_meta": {"machine": {"sessionKey": "agent:main:main"}},
+                        "message": "hello",
+                        "timeoutSeconds": 0,
+                    },
+                )
+            ]
+            world.daemon.end("c1", "agent:ops:main", status="ok", reply="the key is sk-secret")
+            assert await world.answers(1) == [
+                ("c1", MachineAnswer(status="ok", reply="the key is ***", session_key="agent:ops:main"))
+            ]
+
+    in_world(body)
+
+
+def test_a_command_that_comes_again_is_executed_once_and_answered_again(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await take(executor, SEND)
+            await world.accepted()
+            await take(executor, SEND)
+            world.daemon.end("c1", "agent:ops:main", status="ok", reply="hi")
+            first = (await world.answers(1))[0]
+            await take(executor, SEND)
+            assert await world.answers(2) == [first, first]
+            assert len(world.daemon.asked) == 1
+
+    in_world(body)
+
+
+def test_a_spawn_takes_its_files_along_in_parts(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        files = (CommandFile("a.bin", bytes(600_000), "application/zip"), CommandFile("b", b"x"))
+        async with world.executor() as executor:
+            await take(
+                executor, MachineCommand(method="spawn", target="ops", message="sum up", files=files, within_s=9.0)
+            )
+            await world.accepted()
+            peer, method, params = world.daemon.asked[0]
+            assert (peer, method, params["task"], params["agentId"]) == ("lap", "sessions_spawn", "sum up", "ops")
+            assert [one["name"] for one in params["attachments"]] == ["a.bin", "b"]
+            assert params["runTimeoutSeconds"] == 9.0
+            assert [len(one["content"]) for one in params["attachments"]] == [800_000, 4]
+            world.daemon.end("c1", "agent:ops:subagent:run-0", status="error", error="it broke")
+            assert await world.answers(1) == [
+                ("c1", MachineAnswer(status="error", error="it broke", session_key="agent:ops:subagent:run-0"))
+            ]
+
+    in_world(body)
+
+
+def test_what_was_taken_is_executed_and_answered_after_a_restart(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        world.daemon.is_open.clear()
+        world.daemon.faults = [lost()]
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await until(lambda: not world.daemon.faults)
+        world.daemon.is_open.set()
+        async with world.executor():
+            await world.accepted()
+            await asyncio.sleep(0)
+        world.server.refusals = 10**9
+        async with world.executor():
+            world.daemon.end("c1", "agent:ops:main", status="ok", reply="hi")
+            await until(lambda: world.server.refusals < 10**9)
+        world.server.refusals = 0
+        async with world.executor():
+            assert await world.answers(1) == [
+                ("c1", MachineAnswer(status="ok", reply="hi", session_key="agent:ops:main"))
+            ]
+        assert list(world.daemon.runs) == ["c1"]
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("slug", ["forbidden", "not_found", "invalid_params", "limit_exceeded", "unsupported"])
+def test_a_refusal_of_the_daemon_is_the_answer(in_world: Any, slug: str) -> None:
+    async def body(world: World) -> None:
+        world.daemon.faults = [refusal(slug, "you may not")] * 2
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            assert await world.answers(1) == [("c1", MachineAnswer(status="refused", error="you may not"))]
+            assert executor is not None and not world.daemon.runs
+
+    in_world(body)
+
+
+def test_a_session_that_is_not_found_by_its_key_may_be_a_label(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        world.daemon.faults = [refusal("not_found")]
+        async with world.executor() as executor:
+            await take(executor, MachineCommand(method="send", target="night build", message="x"))
+            await world.accepted()
+            assert [params.get("label") for _, _, params in world.daemon.asked] == [None, "night build"]
+
+    in_world(body)
+
+
+def test_errors_that_pass_are_tried_again_and_then_it_is_a_dead_letter(
+    in_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MAX_TRIES", 3)
+
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            world.daemon.faults = [refusal("storage"), refusal("overloaded", retryAfterMs=1)]
+            await take(executor, SEND, "c1")
+            await world.accepted()
+            assert len(world.daemon.asked) == 3
+            world.daemon.faults = [refusal("internal", "it is broken")] * 3
+            await take(executor, SEND, "c2")
+            said = "given up after 3 attempts: it is broken"
+            assert await world.answers(1) == [("c2", MachineAnswer(status="refused", error=said))]
+        ledger = CommandLedger(world.folder)
+        assert [(one.id, one.tries, one.reason) for one in ledger.dead_letters()] == [("c2", 3, "it is broken")]
+        ledger.close()
+
+    in_world(body)
+
+
+def test_a_chain_of_messages_that_is_too_long_is_not_tried_again(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        world.daemon.faults = [refusal("overloaded", "too long a chain", code="too_many_hops")]
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            assert await world.answers(1) == [("c1", MachineAnswer(status="refused", error="too long a chain"))]
+            assert len(world.daemon.asked) == 1 and executor
+
+    in_world(body)
+
+
+@pytest.mark.parametrize(
+    ("peer", "command", "sentence"),
+    [
+        (None, SEND, "this machine does not know yours any more"),
+        (
+            PeerConfig(name="lap", key="k" * 16, spawn=("ops",)),
+            SEND,
+            "nobody on your machine may send to sessions here",
+        ),
+        (
+            PeerConfig(name="lap", key="k" * 16, send=("*",)),
+            MachineCommand(method="spawn", target="ops", message="x"),
+            "nobody on your machine may spawn agents here",
+        ),
+    ],
+)
+def test_what_no_rule_allows_never_reaches_the_daemon(
+    in_world: Any, peer: PeerConfig | None, command: MachineCommand, sentence: str
+) -> None:
+    async def body(world: World) -> None:
+        world.peer = peer
+        async with world.executor() as executor:
+            await take(executor, command)
+            if peer is None:  # there is nobody to answer
+                for _ in range(100):  # each asks the ledger's thread, which gets to it after what was asked before
+                    if not await executor._ledger.do(CommandLedger.unsent_answers):
+                        break
+                else:
+                    pytest.fail("its answer is kept for ever")
+            else:
+                answer = (await world.answers(1))[0][1]
+                assert answer.status == "refused" and (answer.error or "").startswith(sentence)
+            assert not world.daemon.asked
+
+    in_world(body)
+
+
+def test_a_run_is_stopped_with_its_command_and_no_other_machine_can(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await world.accepted()
+            await until(lambda: executor._runs)
+            await take(executor, MachineCommand(method="abort"), peer="mars")
+            await take(executor, MachineCommand(method="abort"))
+            stopped = ("owner", "chat.abort", {"sessionKey": "agent:ops:main", "runId": "run-0"})
+            await until(lambda: stopped in world.daemon.asked)
+            assert [asked for asked in world.daemon.asked if asked[0] == "owner"] == [stopped]
+
+    in_world(body)
+
+
+def test_a_command_that_was_stopped_before_it_came_is_not_executed(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, MachineCommand(method="abort"))
+            await take(executor, SEND)
+            said = "it was stopped before it began"
+            assert await world.answers(1) == [("c1", MachineAnswer(status="refused", error=said))]
+            assert not world.daemon.asked
+
+    in_world(body)
+
+
+def test_bytes_that_are_no_command_are_refused(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await executor.take("lap", "c1", 0, 1, b"\xc1")
+            answer = (await world.answers(1))[0][1]
+            assert answer.status == "refused" and "the command cannot be read" in (answer.error or "")
+
+    in_world(body)
+
+
+def test_runs_of_one_session_are_looked_at_until_one_still_runs(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            for name in ("c1", "c2", "c3"):
+                await take(executor, SEND, name)
+                await world.accepted()
+            await until(lambda: len(executor._runs.get("agent:ops:main", ())) == 3)
+            for name in ("c1", "c2"):
+                world.daemon.end(name, "agent:ops:main", status="ok", reply=name)
+            assert sorted((name, answer.reply) for name, answer in await world.answers(2)) == [
+                ("c1", "c1"),
+                ("c2", "c2"),
+            ]
+            assert list(executor._runs["agent:ops:main"]) == [world.daemon.runs["c3"]]
+
+    in_world(body)
