@@ -1,0 +1,79 @@
+"""Byte ranges of transcripts on their way: what a range is, and what a copy does with one. Pure.
+
+A copy is always an exact prefix of its original: a range is taken if it begins at or before the end of the copy, and
+agrees with what is there. When an original was cut, replaced or reset, its sender gives it a new *generation*. They are
+in order, so that whatever a server held back or sends again never replaces what is newer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from sessiond.model.keys import AGENT_ID, SESSION_ID
+
+# The largest range. One message carries it, and each costs the daemon little.
+RANGE_BYTES = 256 << 10
+# Offsets are exact in JSON of any program up to here.
+_MAX_OFFSET = 2**53
+
+SessionId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SESSION_ID.pattern})\Z")]
+AgentId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{AGENT_ID.pattern})\Z")]
+Generation = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=_MAX_OFFSET)]
+
+# append   it goes on where the copy ends, or before      replace  it is the beginning of a newer generation
+# gap      something is missing before it                 ended    its generation is over
+Verdict = Literal["append", "replace", "gap", "ended"]
+
+
+class RangeFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a message with a range; the bytes are its payload, the session is its id."""
+
+    agent: AgentId
+    generation: Generation
+    begin: Offset = msgspec.field(name="from")
+    to: Offset
+
+
+class ByteSpan(msgspec.Struct, frozen=True):
+    """Bytes of a session from `begin` on. `mtime_ms`: the time that a new copy gets, None: now."""
+
+    session: str
+    agent: str
+    generation: str
+    begin: int
+    data: bytes
+    mtime_ms: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.data)
+
+
+class CopyState(msgspec.Struct, frozen=True):
+    """What is known of a copy. `is_begun` is False until the beginning of its generation is on disk; `is_gone`: its
+    sender exports it no more, and only a newer generation brings it back. `counter` is that of its newest row.
+    """
+
+    agent: str
+    generation: str
+    is_begun: bool = True
+    is_gone: bool = False
+    counter: int = 0
+
+
+def make_generation(after: str, now_ms: int, salt: int) -> str:
+    """A generation that comes after `after` (which may be empty), also where the clock was set back."""
+    return f"{min(max((now_ms << 16) | (salt & 0xFFFF), int(after or '0', 16) + 1), 2**64 - 1):016x}"
+
+
+def judge(state: CopyState | None, size: int, span: ByteSpan) -> Verdict:
+    """What to do with a range, for a copy of `size` bytes."""
+    if state is not None:
+        if span.generation < state.generation or (state.is_gone and span.generation == state.generation):
+            return "ended"
+        if span.generation == state.generation and state.is_begun:
+            return "append" if span.begin <= size else "gap"
+    return "replace" if span.begin == 0 else "gap"

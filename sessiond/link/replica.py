@@ -1,0 +1,284 @@
+"""The copies of one machine's sessions: `<store>/machines/<machine>/agents/<agent>/sessions/<session id>.jsonl`.
+
+Each is an exact prefix of its original, whatever comes in whatever order. A range is on disk when `apply` returns. All
+below one descriptor; links are never followed. Synchronous, for one worker thread. Does not know messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from sessiond.errors import reason_of
+from sessiond.link.copy_states import Change, CopyStates
+from sessiond.link.ranges import ByteSpan, CopyState, judge
+from sessiond.store import dirfd, layout, opening
+
+MACHINES = "machines"
+# What one machine may fill here, and what it leaves free on the disk for all else.
+MAX_BYTES = 64 << 30
+FREE_BYTES = 1 << 30
+MAX_SESSIONS = 100_000
+# More files than this are synced together with all else that the file system has to write.
+_SYNC_EACH = 8
+
+# written  the copy has grown, or begins anew      known    it has had all of it
+# gap      something is missing before it          differs  it has other bytes: one of the two is no prefix
+# ended    of a generation that is over            full     it may not grow: see `trouble`
+# failed   the disk refused it: see `trouble`
+Outcome = Literal["written", "known", "gap", "differs", "ended", "full", "failed"]
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What became of a range, and how long the copy is now."""
+
+    outcome: Outcome
+    size: int
+
+
+class _OpenCopy:
+    """A copy while a batch is written: `was` bytes counted before, `size` now. With `temporary` it is a new file, which
+    is renamed to `name` when it is on disk.
+    """
+
+    __slots__ = ("fd", "folder_fd", "mtime_ms", "name", "size", "temporary", "was")
+
+    def __init__(self, folder_fd: int, name: str, fd: int, was: int, temporary: str | None = None) -> None:
+        self.folder_fd, self.name, self.fd, self.was, self.temporary = folder_fd, name, fd, was, temporary
+        self.size = 0 if temporary else was
+        self.mtime_ms: int | None = None
+
+    def take_back(self) -> None:
+        """Undo what was written, as far as the disk lets."""
+        with contextlib.suppress(OSError):
+            if self.temporary is not None:
+                os.unlink(self.temporary, dir_fd=self.folder_fd)
+            elif self.size > self.was:
+                os.ftruncate(self.fd, self.was)
+
+
+class MachineFolder:
+    """`trouble` is why a range was refused lately, in words; empty if none was."""
+
+    def __init__(
+        self,
+        store: Path,
+        machine: str,
+        states: CopyStates,
+        *,
+        max_bytes: int = MAX_BYTES,
+        free_bytes: int = FREE_BYTES,
+        max_sessions: int = MAX_SESSIONS,
+    ) -> None:
+        self.machine = machine
+        self.trouble = ""
+        self._states = states
+        self._known = states.of_machine(machine)
+        self._max_bytes, self._free_bytes, self._max_sessions = max_bytes, free_bytes, max_sessions
+        with dirfd.closing(dirfd.open_root(store)) as root_fd:
+            self._fd = opening.open_folder(root_fd, (MACHINES, machine))
+        self._bytes = self._clean_up()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @property
+    def bytes(self) -> int:
+        """What all copies have together."""
+        return self._bytes
+
+    def state(self, session: str) -> CopyState | None:
+        return self._known.get(session)
+
+    def size(self, session: str) -> int:
+        """How long a copy is; 0 where there is none, or its generation has not begun."""
+        state = self._known.get(session)
+        if state is None or not state.is_begun:
+            return 0
+        return self._size_of(state.agent, session)
+
+    def apply(self, spans: Sequence[ByteSpan]) -> list[Applied]:
+        """Write what can be written, in this order. On disk when it returns."""
+        opened: dict[str, _OpenCopy] = {}
+        applied: list[Applied] = []
+        with contextlib.ExitStack() as stack:
+            for span in spans:
+                try:
+                    applied.append(self._take(span, opened, stack))
+                except OSError as error:
+                    applied.append(self._fail(span, error))
+            try:
+                self._commit(opened)
+            except OSError as error:
+                for copy in opened.values():
+                    copy.take_back()
+                return [self._fail(span, error) for span in spans]
+        return applied
+
+    def note_rows(self, states: Iterable[tuple[str, CopyState]]) -> None:
+        """Store what rows have said. Copies that are gone have to be removed before."""
+        self._states.write([(self.machine, session, state) for session, state in states])
+
+    def remove(self, sessions: Iterable[str], agent: str | None = None) -> None:
+        """Remove the files of sessions. `note_rows` says afterwards that they are gone."""
+        for session in sessions:
+            state = self._known.get(session)
+            if state is None:
+                continue
+            with contextlib.suppress(OSError):
+                size = self._size_of(agent or state.agent, session)
+                with dirfd.closing(self._open_folder(agent or state.agent, create=False)) as folder_fd:
+                    os.unlink(_name_of(session), dir_fd=folder_fd)
+                self._bytes -= size
+
+    def _take(self, span: ByteSpan, opened: dict[str, _OpenCopy], stack: contextlib.ExitStack) -> Applied:
+        state, copy = self._known.get(span.session), opened.get(span.session)
+        if copy is not None and copy.temporary is not None and state is not None:
+            state = replace(state, is_begun=True)
+        size = copy.size if copy is not None else self.size(span.session)
+        verdict = judge(state, size, span)
+        if verdict in ("gap", "ended"):
+            return Applied("gap" if verdict == "gap" else "ended", size)
+        if verdict == "append" and state is not None and state.agent != span.agent:
+            return Applied("ended", size)  # a session has one agent; another one needs another generation
+        if not self._has_room(span.end - size if verdict == "append" else len(span.data), state is None):
+            return Applied("full", size)
+        if verdict == "replace":
+            copy = opened[span.session] = self._begin(span, copy, stack)
+        elif copy is None:
+            copy = opened[span.session] = self._open(span, stack)
+        return _append(copy, span)
+
+    def _begin(self, span: ByteSpan, before: _OpenCopy | None, stack: contextlib.ExitStack) -> _OpenCopy:
+        """A new file for a new generation; it gets its name when it is on disk."""
+        state = self._known.get(span.session)
+        fresh = CopyState(span.agent, span.generation, is_begun=False, counter=0 if state is None else state.counter)
+        was = before.was if before is not None else 0 if state is None else self._size_of(state.agent, span.session)
+        if before is not None:
+            before.take_back()
+        if state is not None and state.generation != span.generation:
+            # On disk before the file is replaced: after a crash nothing takes it for one of the other generation.
+            self._states.write([(self.machine, span.session, fresh)])
+            if state.agent != span.agent:
+                self.remove([span.session], state.agent)
+                was = 0
+        self._known[span.session] = fresh
+        folder_fd = _keep(stack, self._open_folder(span.agent, create=True))
+        temporary = dirfd.TEMP_PREFIX + os.urandom(8).hex()
+        fd = _keep(stack, dirfd.open_file(folder_fd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        return _OpenCopy(folder_fd, _name_of(span.session), fd, was, temporary)
+
+    def _open(self, span: ByteSpan, stack: contextlib.ExitStack) -> _OpenCopy:
+        folder_fd = _keep(stack, self._open_folder(span.agent, create=True))
+        fd = _keep(stack, dirfd.open_file(folder_fd, _name_of(span.session), os.O_RDWR | os.O_CREAT))
+        return _OpenCopy(folder_fd, _name_of(span.session), fd, os.fstat(fd).st_size)
+
+    def _commit(self, opened: dict[str, _OpenCopy]) -> None:
+        changed = {name: copy for name, copy in opened.items() if copy.temporary or copy.size > copy.was}
+        _sync([copy.fd for copy in changed.values()])
+        changes: list[Change] = []
+        for session, copy in changed.items():
+            if copy.mtime_ms is not None:
+                os.utime(copy.fd, ns=(copy.mtime_ms * 1_000_000,) * 2)
+            if copy.temporary is not None:
+                os.rename(copy.temporary, copy.name, src_dir_fd=copy.folder_fd, dst_dir_fd=copy.folder_fd)
+                copy.temporary = None
+                changes.append((self.machine, session, replace(self._known[session], is_begun=True, is_gone=False)))
+            self._bytes += copy.size - copy.was
+        self._states.write(changes)
+
+    def _fail(self, span: ByteSpan, error: OSError) -> Applied:
+        self.trouble = f"the copy of {span.session} from {self.machine} cannot be written: {reason_of(error)}"
+        return Applied("failed", self.size(span.session))
+
+    def _has_room(self, more: int, is_new: bool) -> bool:
+        if is_new and len(self._known) >= self._max_sessions:
+            self.trouble = (
+                f"{self.machine} exports more than {self._max_sessions:,} sessions; the others are not copied"
+            )
+        elif more > 0 and self._bytes + more > self._max_bytes:
+            self.trouble = (
+                f"the copies of {self.machine} have reached {self._max_bytes:,} bytes, the most that one machine may"
+                " fill here; they do not grow any more"
+            )
+        elif more > 0 and _free_on(self._fd) - more < self._free_bytes:
+            self.trouble = (
+                f"the disk has less than {self._free_bytes:,} bytes left; the copies of {self.machine} do not grow"
+                " until there is more"
+            )
+        else:
+            return True
+        return False
+
+    def _open_folder(self, agent: str, *, create: bool) -> int:
+        parts = (layout.AGENTS, agent, layout.SESSIONS)
+        return opening.open_folder(self._fd, parts) if create else dirfd.open_path_dir(self._fd, parts)
+
+    def _size_of(self, agent: str, session: str) -> int:
+        try:
+            return dirfd.status_below(
+                self._fd, "/".join((layout.AGENTS, agent, layout.SESSIONS, _name_of(session)))
+            ).st_size
+        except OSError:
+            return 0
+
+    def _clean_up(self) -> int:
+        """Remove what a crash left half made; the size of all copies."""
+        total = 0
+        with contextlib.suppress(FileNotFoundError):
+            for _, _, files, folder_fd in os.fwalk(layout.AGENTS, dir_fd=self._fd):
+                for name in files:
+                    with contextlib.suppress(OSError):
+                        if name.startswith(dirfd.TEMP_PREFIX):
+                            os.unlink(name, dir_fd=folder_fd)
+                        else:
+                            total += os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
+        return total
+
+
+def _append(copy: _OpenCopy, span: ByteSpan) -> Applied:
+    overlap = min(copy.size, span.end) - span.begin
+    if overlap > 0 and os.pread(copy.fd, overlap, span.begin) != span.data[:overlap]:
+        return Applied("differs", copy.size)
+    rest, done = memoryview(span.data)[max(0, overlap) :], 0
+    if not rest and copy.temporary is None:
+        return Applied("known", copy.size)
+    try:
+        while done < len(rest):
+            done += os.pwrite(copy.fd, rest[done:], copy.size + done)
+    except OSError:
+        os.ftruncate(copy.fd, copy.size)
+        raise
+    copy.size += len(rest)
+    copy.mtime_ms = span.mtime_ms
+    return Applied("written", copy.size)
+
+
+def _keep(stack: contextlib.ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _name_of(session: str) -> str:
+    return session + layout.SUFFIX
+
+
+def _free_on(fd: int) -> int:
+    found = os.fstatvfs(fd)
+    return found.f_bavail * found.f_frsize
+
+
+def _sync(fds: Sequence[int]) -> None:
+    """All of them on disk when it returns."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if len(fds) > _SYNC_EACH else None
+    if call is not None and call(fds[0]) == 0:
+        return
+    for fd in fds:
+        os.fdatasync(fd)
