@@ -136,9 +136,23 @@ class Overloaded(SessiondError):
     slug = "overloaded"
 
 
-def no_memory() -> Overloaded:
-    """The error for a request for which the machine has no memory or no thread left."""
-    sentence = "sessiond has no memory left for this; ask for less at once, or try again in a moment"
+class NoThread(OSError):
+    """No thread can be started. Temporary: other processes of the same user may have used up what it is allowed."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EAGAIN, "no thread can be started")
+
+
+# What to do where no thread can be started, as the end of a sentence.
+ALLOW_THREADS = "let its user have more processes and threads (ulimit -u, or TasksMax= of the service), or end some"
+
+
+def no_memory(error: BaseException | None = None) -> Overloaded:
+    """The error for a request for which the machine has no memory left, or no thread where `error` says so."""
+    if isinstance(error, NoThread):
+        sentence = f"sessiond cannot start a thread for this; try again in a moment, or {ALLOW_THREADS}"
+    else:
+        sentence = "sessiond has no memory left for this; ask for less at once, or try again in a moment"
     return Overloaded(sentence, retryAfterMs=1000)
 
 
@@ -157,6 +171,12 @@ class StorageError(SessiondError):
     """Disk full or an I/O error: nothing was acknowledged."""
 
     slug = "storage"
+
+
+class ReadShortage(StorageError):
+    """Nothing can be read for want of descriptors, threads or memory: for clients the same as Overloaded."""
+
+    slug = Overloaded.slug
 
 
 class RequestCancelled(SessiondError):

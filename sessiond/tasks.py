@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import trio
 
+from sessiond.errors import NoThread
+
 T = TypeVar("T")
 # `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
@@ -24,7 +26,7 @@ async def run_in_thread(
     limiter: trio.CapacityLimiter | None = None,
     abandon_on_cancel: bool = False,
 ) -> T:
-    """The result of `function` in a worker thread. OSError if there is no memory or thread left to run it.
+    """The result of `function` in a worker thread. OSError if there is no memory left to run it, NoThread if no thread.
 
     Callers handle OSError as a temporary failure; the library's own errors would end the daemon. With
     `abandon_on_cancel` a cancelled caller does not wait for the end of the function.
@@ -36,7 +38,7 @@ async def run_in_thread(
     except RuntimeError as error:
         if "can't start new thread" not in str(error):
             raise
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+        raise NoThread from None
 
 
 def own_threads(most: int) -> Callable[..., Awaitable[Any]]:

@@ -28,15 +28,15 @@ from sessiond.daemon.http_questions import add_question_routes
 from sessiond.daemon.http_sessions import add_session_routes
 from sessiond.daemon.page_port import PagePort
 from sessiond.daemon.stop_deadline import end_in_time
-from sessiond.errors import ConfigError, StoreGone, StoreInUse, pluralize
+from sessiond.errors import ALLOW_THREADS, ConfigError, NoThread, StoreGone, StoreInUse, pluralize, reason_of
 from sessiond.transports import listener as listening
 from sessiond.transports.listener import Listener, SocketPaths
 from sessiond.transports.serve import Server, ServerLimits
 
 log = structlog.get_logger("sessiond")
 
-EXIT_OK, EXIT_IN_USE, EXIT_GONE, EXIT_CONFIG = 0, 69, 74, 78
-_EXPECTED = (ConfigError, StoreGone, StoreInUse)
+EXIT_OK, EXIT_IN_USE, EXIT_NO_THREAD, EXIT_GONE, EXIT_CONFIG = 0, 69, 71, 74, 78
+_EXPECTED = (ConfigError, StoreGone, StoreInUse, NoThread)
 # How long requests in flight may take to finish during shutdown; after a second signal 0.
 _DRAIN_S = 5.0
 # A moment on any disk that answers, and requests in flight may wait for it.
@@ -69,7 +69,7 @@ def run(
         trio.run(_DaemonProcess(store, config_path).run)
     except BaseExceptionGroup as group:
         return _exit_code(group)
-    except _EXPECTED as error:
+    except (*_EXPECTED, OSError) as error:
         return _exit_code(error)
     return EXIT_OK
 
@@ -78,11 +78,15 @@ def _exit_code(error: BaseException) -> int:
     """The exit code of an expected failure, after printing it. Any other exception is a bug and is raised again."""
     failures = _single_errors(error)
     if not all(isinstance(one, _EXPECTED) for one in failures):
-        raise failures[0] if len(failures) == 1 else error
+        bug = failures[0] if len(failures) == 1 else error
+        if isinstance(bug, OSError):  # or the command line would call it one of its own output
+            raise RuntimeError("the daemon has ended because of an error that it does not expect") from bug
+        raise bug
     # A store that is gone comes first: another part may have failed for the same reason, and called it unreadable.
-    codes = {StoreGone: EXIT_GONE, StoreInUse: EXIT_IN_USE, ConfigError: EXIT_CONFIG}
+    codes = {StoreGone: EXIT_GONE, StoreInUse: EXIT_IN_USE, NoThread: EXIT_NO_THREAD, ConfigError: EXIT_CONFIG}
     code, failure = next((code, one) for kind, code in codes.items() for one in failures if isinstance(one, kind))
-    print(f"sessiond: {failure}", file=sys.stderr)  # noqa: T201
+    sentence = f"{reason_of(failure)}: {ALLOW_THREADS}" if isinstance(failure, NoThread) else str(failure)
+    print(f"sessiond: {sentence}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -22,7 +22,7 @@ from sessiond.clock import Clock
 from sessiond.config.settings import DeliveryConfig
 from sessiond.delivery.channels import Delivery, NotDelivered
 from sessiond.delivery.outbox_files import OutboxFiles
-from sessiond.errors import StorageError, reason_of
+from sessiond.errors import NoThread, StorageError, reason_of
 from sessiond.store.store import SessionStore
 
 log = structlog.get_logger("sessiond.outbox")
@@ -149,9 +149,11 @@ class Outbox:
         return "failed" if delivery_id in self._dead else None
 
     async def load(self) -> None:
-        """Read the deliveries that an earlier process left. Nothing is sent before `run`."""
+        """Read the deliveries that an earlier process left. Nothing is sent before `run`. NoThread."""
         try:
             found, self.bad_files = await self._run_sync(self._files.read)
+        except NoThread:
+            raise  # nothing is wrong with it, and another start can read it
         except OSError as error:
             # The deliveries in it wait for the next start. New ones are refused by `put` for as long as this lasts.
             log.error("the outbox cannot be read; nothing in it is delivered", reason=error.strerror)

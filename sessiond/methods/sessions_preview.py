@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from sessiond.errors import Forbidden, LimitExceeded, NotFound, StorageError
+from sessiond.errors import Forbidden, LimitExceeded, NotFound, ReadShortage, StorageError
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.ranges import PREVIEW_CHARS, PREVIEW_LIMIT
@@ -62,6 +62,8 @@ async def _preview(ctx: Context, key: str, field: str, limit: int, max_chars: in
     try:
         session = await services.find_whole(ctx.caller, key, field=field)
         items = await preview.items(services.store, session, limit=limit, max_chars=max_chars, shown=shown)
+    except ReadShortage:
+        raise  # it is there
     except (NotFound, StorageError):
         # A session that is missing, hidden or was removed meanwhile does not fail the whole call.
         return Preview(key=key, status="missing", items=[])

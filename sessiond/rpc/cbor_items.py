@@ -142,8 +142,8 @@ async def check_item(frame: bytes, max_nesting: int) -> None:
     else:
         try:
             await run_in_thread(check_single_item, frame, max_nesting)
-        except OSError:
-            raise no_memory() from None
+        except OSError as error:
+            raise no_memory(error) from None
 
 
 def _read_head(buffer: bytes | bytearray, at: int, size: int) -> tuple[int, int | None, int] | None:

@@ -123,8 +123,8 @@ async def to_json(codec: Codec, frame: bytes) -> bytes:
         return codec.to_json(frame)
     try:
         return await run_in_thread(codec.to_json, frame)
-    except OSError:
-        raise no_memory() from None
+    except OSError as error:
+        raise no_memory(error) from None
 
 
 async def from_json(codec: Codec, text: bytes, pace: Pace) -> bytes:

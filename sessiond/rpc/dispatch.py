@@ -38,6 +38,7 @@ from sessiond.rpc.messages import (
     RequestId,
     encode_failure,
     encode_result,
+    find_id,
     parse,
     split_batch,
 )
@@ -124,8 +125,8 @@ class Dispatcher(Generic[S]):
             if not peer.salvage(message, bad.error):
                 peer.reply(encode_failure(bad.request_id, bad.error))
             return
-        except OSError:  # no thread to read it in
-            peer.reply(encode_failure(None, no_memory()))
+        except OSError as error:  # no thread or memory to read it in
+            peer.reply(encode_failure(None, no_memory(error)))
             return
         batch = Batch(len(items), peer.reply_for_batch, self.limits.max_batch_answer_bytes)
         try:
@@ -142,8 +143,8 @@ class Dispatcher(Generic[S]):
             parsed = await self.run_in_thread(apart) if long else apart()
         except MessageError as bad:
             self._refuse(peer, message, batch, bad.request_id, bad.error)
-        except OSError:  # no thread to parse it in, so its id is not known
-            self._refuse(peer, message, batch, None, no_memory())
+        except OSError as error:  # no thread or memory to parse it in
+            self._refuse(peer, message, batch, find_id(message), no_memory(error))
         else:
             self._accept(peer, parsed, batch)
 
@@ -350,7 +351,7 @@ class Dispatcher(Generic[S]):
             return expected
         if lacks_memory(expected):
             self._on_fault(what, expected)
-            return no_memory()
+            return no_memory(expected)
         self._on_fault(what, error)
         return InternalError("Something went wrong inside; the daemon's log says what.")
 

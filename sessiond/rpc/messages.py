@@ -89,6 +89,22 @@ def parse(message: bytes, max_nesting: int) -> Envelope:
     return envelope
 
 
+def find_id(message: bytes) -> RequestId:
+    """The id of a long request that cannot be parsed now, None where it stands neither first nor last in it.
+
+    Before `params` or behind it, nothing else of the message has to be read. In well-formed JSON what is found is the
+    member of the request itself: no string can have its quotes, and the last brace closes the whole.
+    """
+    found = _FIRST_ID.match(message[:_EDGE_BYTES]) or _LAST_ID.search(message[-_EDGE_BYTES:])
+    return None if found is None else _id_of_members({"id": Raw(found[1])})
+
+
+_EDGE_BYTES = 512
+_ID = rb'"id"\s*+:\s*+(\d++|"[^"\\]*+")\s*+'
+_FIRST_ID = re.compile(rb'\{\s*+(?:"(?:jsonrpc|method)"\s*+:\s*+"[^"\\]*+"\s*+,\s*+)*+' + _ID + rb"[,}]")
+_LAST_ID = re.compile(rb"[,{]\s*+" + _ID + rb"\}\Z")
+
+
 def split_batch(message: bytes, max_batch: int) -> list[bytes]:
     """The members of a batch, each as JSON text. Raises `MessageError`."""
     try:

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
-from sessiond.errors import StorageError, reason_of
 from sessiond.sources import reading
 from sessiond.sources.reading import FileReader
 from sessiond.store.catalog import Session
 from sessiond.store.folding import Advance
+from sessiond.store.refusals import read_error
 from sessiond.tasks import RunSync
 
 # A slice takes about ten milliseconds, during which other threads run between its blocks.
@@ -84,7 +84,7 @@ class FoldingQueue:
         self.add((session,), first=True)
         await completion.over.wait()
         if completion.error is not None:
-            raise unreadable(session, completion.error)
+            raise read_error(completion.error, session.key)
 
     async def run(self) -> None:
         """Fold until cancelled; sleeps while there is nothing to fold."""
@@ -132,11 +132,6 @@ class FoldingQueue:
         if completion is not None:
             completion.error = error
             completion.over.set()
-
-
-def unreadable(session: Session, error: OSError) -> StorageError:
-    """The error for a caller who wants to read a session that cannot be read."""
-    return StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}")
 
 
 def _take_first(queue: dict[Session, None]) -> Session:

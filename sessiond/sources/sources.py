@@ -24,7 +24,6 @@ from sessiond.model.entry import Entry
 from sessiond.sources import findings, keeping, reading, snapshot, table
 from sessiond.sources.finder import SourceRoot
 from sessiond.sources.first_reading import read_all
-from sessiond.sources.folding_queue import unreadable
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.root_folders import RootFile, RootFolders
 from sessiond.sources.session_files import SessionFiles
@@ -32,6 +31,7 @@ from sessiond.sources.snapshot import SnapshotSaver
 from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
+from sessiond.store.refusals import read_error
 from sessiond.store.store import SessionStore
 from sessiond.tasks import own_threads
 
@@ -116,7 +116,7 @@ class Sources:
             try:
                 await self._store.run_sync(session.folder.status_of, session.place)
             except OSError as error:
-                raise unreadable(session, error) from None
+                raise read_error(error, session.key) from None
 
     def key_of(self, path: str, native_id: str) -> str | None:
         """The key of the session that a program keeps in this file, which need not be there yet; None where no program

@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from sessiond.errors import NoThread
+
 # With 16 files that are synced together, seven helpers come close to what one thread for each of them reaches.
 HELPERS = 7
 # A sync takes 0.2 ms on a quiet disk. Nobody waits for one that takes longer than this.
@@ -85,7 +87,7 @@ class CommitThreads(Generic[T]):
         self._steps = self._unended = 0
 
     def start(self) -> None:
-        """Start the threads. OSError where not even one can be started; fewer do the work too."""
+        """Start the threads. NoThread where not even one can be started; fewer do the work too."""
         workers = [self._committer, *(_Worker() for _ in range(HELPERS))]
         works = [partial(self._serve, worker) for worker in workers]
         for number, work in enumerate([works[0], self._watch, *works[1:]]):
@@ -94,7 +96,7 @@ class CommitThreads(Generic[T]):
                 thread.start()
             except RuntimeError:
                 if not number:
-                    raise OSError("no thread could be started") from None
+                    raise NoThread from None
                 self._watches = self._watches or work == self._watch  # nobody would answer
 
     def _run(self, work: Step) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from sessiond.errors import StorageError, reason_of
 from sessiond.store import cursor as cursor_text
 from sessiond.store import dirfd, layout, transcript
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.cursor import Cursors, Position
+from sessiond.store.refusals import read_error
 
 
 class CursorPlaces:
@@ -76,8 +76,7 @@ class CursorPlaces:
         try:
             starts_line, check = _check_before(session, cursor.offset)
         except OSError as error:
-            sentence = f"could not read the transcript of {session.key}: {reason_of(error)}; try again"
-            raise StorageError(sentence) from None
+            raise read_error(error, session.key) from None
         return starts_line and (not cursor.mark or cursor_text.matches_file(cursor, facts.inode, check))
 
 

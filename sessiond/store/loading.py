@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from sessiond.errors import ConfigError, reason_of
+from sessiond.errors import ConfigError, NoThread, reason_of
 from sessiond.store.scan import Progress
 from sessiond.tasks import RunSync
 
@@ -30,7 +30,8 @@ class _LoadingOver(Exception):
 
 
 async def load_sessions(store: LoadableStore, progress: Progress | None) -> None:
-    """Find every session of the store; nothing may use them before. ConfigError where the store cannot be read.
+    """Find every session of the store; nothing may use them before. ConfigError where the store cannot be read,
+    NoThread where no thread can be started to read it in.
 
     If cancelled, it ends before the next file is folded. `progress` is called in the thread.
     """
@@ -59,5 +60,7 @@ async def load_sessions(store: LoadableStore, progress: Progress | None) -> None
         except OSError as error:
             failure = error
         nursery.cancel_scope.cancel()
+    if isinstance(failure, NoThread):
+        raise failure
     if failure is not None:
         raise ConfigError(f"the store {store.path} cannot be read: {reason_of(failure)}")

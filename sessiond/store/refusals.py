@@ -1,10 +1,11 @@
-"""The errors for callers whose records cannot be stored, because of the disk or of another program."""
+"""The errors for callers whose records cannot be stored or read, because of the disk or of another program."""
 
 from __future__ import annotations
 
 import errno
 
-from sessiond.errors import Forbidden, StorageError, reason_of
+from sessiond.errors import Forbidden, ReadShortage, StorageError, reason_of
+from sessiond.store import dirfd
 from sessiond.store.catalog import Session
 
 
@@ -32,6 +33,13 @@ def require_own(session: Session) -> None:
             code="read_only",
             sessionKey=session.key,
         )
+
+
+def read_error(error: OSError, key: str) -> StorageError:
+    """The error for a caller who wants to read the transcript of `key`, which cannot be read."""
+    again = "; try again in a moment" if dirfd.is_passing(error) else ""
+    kind = ReadShortage if dirfd.is_shortage(error) else StorageError
+    return kind(f"could not read the transcript of {key}: {reason_of(error)}{again}")
 
 
 def storage_error(error: OSError, key: str) -> StorageError:

@@ -34,7 +34,7 @@ from sessiond.store.loading import load_sessions
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
-from sessiond.store.refusals import StoreDisplaced, require_own, storage_error
+from sessiond.store.refusals import StoreDisplaced, read_error, require_own, storage_error
 from sessiond.store.writing import Sync
 from sessiond.tasks import RunSync, own_threads, run_in_thread
 
@@ -257,7 +257,7 @@ class SessionStore:
                     raise
                 return await self.run_sync(work)  # it was moved to the archive meanwhile
         except OSError as error:
-            raise StorageError(f"could not read the transcript of {session.key}: {reason_of(error)}") from None
+            raise read_error(error, session.key) from None
 
     async def read_each(self, sessions: Sequence[Session], function: Callable[..., T], *args: Any) -> list[T | None]:
         """Run `function(fd, end, dialect, *args)` for each session in one worker thread; `end` is the offset up to

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -16,7 +17,7 @@ import structlog
 import trio
 
 from sessiond.config.settings import SearchConfig
-from sessiond.errors import reason_of
+from sessiond.errors import NoThread, reason_of
 from sessiond.store.catalog import Session
 from sessiond.store.checks import Finding
 from sessiond.store.store import SessionStore
@@ -72,13 +73,16 @@ class TrigramIndex:
         self._files = IndexFiles(store.root_fd, store.path, store.record_limit)
         self._run_sync = run_sync if run_sync is not None else own_threads(1)
         self._budget = BuildBudget(lambda: settings().budget, cpu_s)
-        self._is_supported = True
+        # None until it was looked for.
+        self._support: bool | None = None
         self._current: OpenIndex | None = None
         # What is built beside it, to take its place.
         self._next: OpenIndex | None = None
         self._wake = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_building = False
+        # What is to be closed and removed before anything else: it may not be used again.
+        self._condemned: list[OpenIndex] | None = None
         # Why it cannot be written just now.
         self._problem = ""
 
@@ -126,8 +130,8 @@ class TrigramIndex:
     @property
     def status(self) -> IndexStatus:
         """How far it is."""
-        if not self._is_supported or not self._settings().index:
-            return IndexStatus("off" if self._is_supported else "unsupported", 0, 0)
+        if self._support is False or not self._settings().index:
+            return IndexStatus("unsupported" if self._support is False else "off", 0, 0)
         current = self._current
         if current is None:
             return IndexStatus("building", 0, 0)
@@ -161,7 +165,6 @@ class TrigramIndex:
     async def run(self) -> None:
         """Keep it up to date, until cancelled."""
         self._token = trio.lowlevel.current_trio_token()
-        self._is_supported = await self._run_sync(self._is_possible)
         self._store.catalog.watcher = self
         try:
             async with trio.open_nursery() as nursery:
@@ -171,7 +174,8 @@ class TrigramIndex:
         finally:
             self._store.catalog.watcher = None
             current, other, self._current, self._next = self._current, self._next, None, None
-            with trio.CancelScope(shield=True), trio.move_on_after(_CLOSING_S):
+            # Without a thread to close it in, it is begun again at the next start.
+            with trio.CancelScope(shield=True), trio.move_on_after(_CLOSING_S), suppress(NoThread):
                 await self._run_sync(opened.close, current, other, abandon_on_cancel=True)
 
     async def _interrupt_at_end(self) -> None:
@@ -185,20 +189,28 @@ class TrigramIndex:
 
     async def _keep_up_once(self) -> None:
         try:
-            if not (self._is_supported and self._settings().index):
+            try:
+                await self._do_next()
+            except IndexDoubt as doubt:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                log.warning("the search index is begun again", reason=str(doubt))
                 await self._remove()
-                await self._wait(None)
-            elif self._current is None:
-                await self._open()
-            else:
-                await self._work_on(self._current, self._next or self._current)
-        except IndexDoubt as doubt:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            log.warning("the search index is begun again", reason=str(doubt))
-            await self._remove()
         except (IndexTrouble, OSError) as trouble:
             await trio.lowlevel.checkpoint_if_cancelled()
             await self._rest_after(trouble)
+
+    async def _do_next(self) -> None:
+        if self._support is None:
+            self._support = await self._run_sync(self._is_possible)
+        if self._condemned is not None:
+            await self._remove()
+        if not (self._support and self._settings().index):
+            await self._remove()
+            await self._wait(None)
+        elif self._current is None:
+            await self._open()
+        else:
+            await self._work_on(self._current, self._next or self._current)
 
     async def _work_on(self, current: OpenIndex, target: OpenIndex) -> None:
         """Do the next thing to be done, or wait until there is one."""
@@ -245,18 +257,23 @@ class TrigramIndex:
                 await trio.lowlevel.checkpoint()
 
     async def _remove(self) -> None:
-        given = [one for one in (self._current, self._next) if one is not None]
+        given = [*(self._condemned or ()), *(one for one in (self._current, self._next) if one is not None)]
         self._current = self._next = None
-        self._problem = ""
+        self._condemned, self._problem = given, ""
         with trio.CancelScope(shield=True):
             await self._run_sync(self._files.remove, *given)
+        self._condemned = None
 
     async def _replace_by(self, other: OpenIndex) -> None:
         """Use the index that was built beside the one in use."""
         current, self._current = self._current, None
         assert current is not None
-        with trio.CancelScope(shield=True):
-            await self._run_sync(self._files.put_in_place, current, other)
+        try:
+            with trio.CancelScope(shield=True):
+                await self._run_sync(self._files.put_in_place, current, other)
+        except NoThread:
+            self._current = current
+            raise
         self._current, self._next = other, None
 
     async def _build(self, target: OpenIndex, jobs: list[IndexJob]) -> None:
@@ -286,6 +303,9 @@ class TrigramIndex:
                 await self._budget.rest(used_s)
         finally:
             with trio.CancelScope(shield=True):
-                await self._run_sync(work.close)
+                try:
+                    await self._run_sync(work.close)
+                except NoThread:
+                    work.close()  # what its steps raised is not to be lost
             target.written_chars += builder.written_chars
         return not is_more

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from support.rows import check_each
 
 from sessiond.daemon.lifecycle import _exit_code
-from sessiond.errors import ConfigError, StoreGone, StoreInUse
+from sessiond.errors import ALLOW_THREADS, ConfigError, NoThread, StoreGone, StoreInUse
 
 GONE, IN_USE, BAD = StoreGone("it is gone"), StoreInUse("it is in use"), ConfigError("it cannot be read")
 
@@ -23,6 +25,7 @@ def together(*errors: Exception) -> ExceptionGroup[Exception]:
     [
         (BAD, 78, "it cannot be read"),
         (together(together(IN_USE)), 69, "it is in use"),
+        (together(together(NoThread())), 71, f"no thread can be started: {ALLOW_THREADS}"),
         (together(BAD, GONE), 74, "it is gone"),
         (together(together(GONE), together(BAD, BAD)), 74, "it is gone"),
     ],
@@ -41,6 +44,16 @@ def test_an_unexpected_exception_is_raised_whatever_came_with_it() -> None:
     assert raised.value is several
     with pytest.raises(ValueError, match="a bug"):
         _exit_code(together(together(ValueError("a bug"))))
+
+
+@pytest.mark.parametrize("wrap", [together, lambda error: error])
+def test_an_unexpected_error_of_the_system_is_not_taken_for_one_of_the_output(
+    wrap: Callable[[Exception], Exception],
+) -> None:
+    bug = OSError(errno.EMFILE, "Too many open files")
+    with pytest.raises(RuntimeError, match="the daemon has ended") as raised:
+        _exit_code(wrap(bug))
+    assert raised.value.__cause__ is bug
 
 
 def test_a_logger_that_needs_what_is_kept_from_it_gets_it() -> None:

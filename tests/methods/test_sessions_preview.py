@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from support.in_process import Connection, in_process_daemon
+from support.shortage import refused_threads
 
 from sessiond.model.caller import Caller
 
@@ -42,6 +43,18 @@ async def test_keys_are_answered_in_the_order_asked(tmp_path: Path) -> None:
                 {"key": "MAIN ", "status": "ok", "items": items},
             ]
         }
+
+
+async def test_without_a_thread_to_read_in_no_session_is_called_missing(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        await _inject(client, "main", ("user", "hello"))
+        with refused_threads():
+            refused = await client.failure("sessions.preview", keys=["main"])
+        assert (refused["code"], refused["data"]) == (-32007, {"type": "overloaded", "retryAfterMs": 1000})
+        assert refused["message"] == (
+            "could not read the transcript of agent:main:main: no thread can be started; try again in a moment"
+        )
+        assert await _read_items(client) == [{"role": "user", "text": "hello"}]
 
 
 async def test_limits_are_clamped(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import trio.testing
 from support.patience import PATIENCE_S
 from support.rows import check_each
 
-from sessiond.errors import NotFound
+from sessiond.errors import NotFound, NoThread
 from sessiond.model.caller import OWNER, Caller
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
@@ -474,7 +474,7 @@ class Threads:
         await trio.lowlevel.checkpoint()
         self.left -= 1
         if self.left < 0:
-            raise OSError(errno.EAGAIN, "no thread")
+            raise NoThread
         return work()
 
 
@@ -484,10 +484,13 @@ LONG = {"jsonrpc": "2.0", "id": 2, "method": "echo", "params": {"sessionKey": "x
 async def test_a_long_message_is_refused_when_no_thread_can_be_started(connect):
     async with connect() as client:
         client.dispatcher.run_in_thread = Threads(0).run
-        for message in (LONG, [LONG]):
+        # A batch has many ids.
+        for message, request_id in ((LONG, 2), ([LONG], None), ({**LONG, "id": "a"}, "a")):
             await client.send(message)
             refused = await client.line()
-            assert (refused["id"], refused["error"]["code"]) == (None, -32007)
+            assert (refused["id"], refused["error"]["code"]) == (request_id, -32007)
+            assert "cannot start a thread" in refused["error"]["message"]
+            assert "memory" not in refused["error"]["message"]
         assert await client.call("ping", request_id=3) == ok({}, 3)
 
 
@@ -496,8 +499,8 @@ async def test_the_other_members_of_a_batch_are_answered_when_no_thread_can_be_s
         client.dispatcher.run_in_thread = Threads(1).run
         await client.send([json.loads(PING), LONG, {**json.loads(PING), "id": 3}])
         answers = await client.line()
-        assert sorted(str(answer["id"]) for answer in answers) == ["1", "3", "None"]
-        assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32007]
+        assert sorted(answer["id"] for answer in answers) == [1, 2, 3]
+        assert [answer["error"]["code"] for answer in answers if answer["id"] == 2] == [-32007]
 
 
 async def test_an_unreadable_answer_ends_the_wait_when_no_thread_can_be_started(connect):

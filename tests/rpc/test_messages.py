@@ -14,6 +14,7 @@ from sessiond.rpc.messages import (
     encode_call,
     encode_failure,
     encode_result,
+    find_id,
     parse,
     split_batch,
 )
@@ -59,6 +60,47 @@ def test_a_null_id_differs_from_a_missing_id():
 def test_an_id_is_returned_unchanged(request_id):
     envelope = parse(json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "ping"}).encode(), 64)
     assert json.loads(encode_result(envelope.id, {})) == {"jsonrpc": "2.0", "id": request_id, "result": {}}
+
+
+@check_each(
+    ("message", "expected"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"m","params":{}}', 7),
+        (b'{ "method" : "m" , "jsonrpc":"2.0", "id" : "a" , "params":{}}', "a"),
+        (b'{"jsonrpc":"2.0","method":"m","params":{"id":1},"id":7}', 7),
+        (b'{"jsonrpc":"2.0","method":"m","params":{"id":1}, "id": "b" }', "b"),
+        (b'{"jsonrpc":"2.0","method":"m","params":{"id":1}}', None),
+        (b'{"jsonrpc":"2.0","method":"m","params":{"id":1},"x":"\\"id\\":2"}', None),
+        (b'{"params":{"id":1},"id":2,"method":"m","jsonrpc":"2.0"}', None),
+        (b'{"jsonrpc":"2.0","id":01,"params":{}}', None),
+        (b'{"jsonrpc":"2.0","id":null,"params":{}}', None),
+        (b"", None),
+        (b'{"id":' + b"7" * 600 + b"}", None),
+    ],
+)
+def test_the_id_of_a_long_request_is_found_before_and_behind_its_params(message, expected):
+    assert find_id(message) == expected
+
+
+@given(
+    st.permutations(["jsonrpc", "method", "id", "params"]),
+    st.integers(0, 2**70) | st.text() | JSON,
+    st.dictionaries(st.sampled_from(["id", "a", ""]), JSON | st.just({"id": 3})),
+    st.sampled_from(["x", '","id":4}', '{"id":5', '"id":6}']) | st.text(),
+    st.sampled_from([None, 1]),
+)
+def test_no_other_id_is_found_than_that_of_the_request(order, request_id, params, method, indent):
+    members = {"jsonrpc": "2.0", "method": method, "id": request_id, "params": {**params, method: method}}
+    text = json.dumps({name: members[name] for name in order}, indent=indent).encode()
+    found = find_id(text)
+    assert found is None or (type(found), found) == (type(request_id), request_id)
+
+
+@given(st.binary())
+def test_looking_for_an_id_never_fails(message):
+    find_id(message)
+    find_id(b'{"id":' + message)
+    find_id(message + b',"id":1}')
 
 
 @check_each(

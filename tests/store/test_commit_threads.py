@@ -245,7 +245,7 @@ def test_fewer_threads_do_the_work_too_and_none_is_an_error(monkeypatch: pytest.
     monkeypatch.setattr(commit_threads.threading, "Thread", Scarce)
     commits = Commits()
     if not possible:
-        with pytest.raises(OSError, match="no thread could be started"):
+        with pytest.raises(OSError, match="no thread can be started"):
             CommitThreads(commits.begin, commits.report, commits.failures.append).start()
         return
     jobs = [str(number) for number in range(20)]

@@ -44,6 +44,18 @@ def test_a_stop_at_any_moment_of_the_start_ends_the_daemon(daemon: Daemon) -> No
         assert daemon.stop() == 0, after_ms
 
 
+def test_without_threads_the_daemon_says_so_and_the_service_manager_may_start_it_again(daemon: Daemon) -> None:
+    daemon.run.mkdir(mode=0o700)
+    # Where stacks are so large, no thread has room for one.
+    words = ["sh", "-c", 'ulimit -Ss 137438953472 && exec "$@"', "sh", *daemon.command()]
+    done = subprocess.run(words, env=daemon.environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (71, "")
+    assert done.stderr == (
+        "sessiond: no thread can be started: let its user have more processes and threads (ulimit -u, or TasksMax= of"
+        " the service), or end some\n"
+    )
+
+
 def test_a_command_does_not_wait_for_a_daemon_killed_while_it_started(daemon: Daemon) -> None:
     daemon.run.mkdir(mode=0o700)
     with subprocess.Popen([sys.executable, "-c", "pass  # sessiond"]) as gone:

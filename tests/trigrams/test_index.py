@@ -33,12 +33,13 @@ from support.rows import check_each
 from support.sampling import amount, spread
 
 from sessiond.config.settings import SearchConfig
+from sessiond.errors import NoThread
 from sessiond.model.case import fold_case
 from sessiond.store import folding
 from sessiond.store.checks import Finding
 from sessiond.store.store import Message, SessionStore
 from sessiond.trigrams.coverage import REST_S
-from sessiond.trigrams.index import TrigramIndex
+from sessiond.trigrams.index import _AFTER_TROUBLE_S, TrigramIndex
 
 INDEX = Path("cache", "search.sqlite")
 WORDS = [
@@ -197,6 +198,78 @@ async def test_another_version_or_limit_begins_again(tmp_path: Path, capsys: pyt
         await wait_ready(index)
         assert index.status.indexed_bytes == index.status.total_bytes
     assert capsys.readouterr().out.count("it was made by another version") == 1
+
+
+class ScarceThreads:
+    """Runs work at once, but not where the name of its function is one of `refused`. `asked` are all names."""
+
+    def __init__(self) -> None:
+        self.refused: tuple[str, ...] = ()
+        self.asked: list[str] = []
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any, abandon_on_cancel: bool = False) -> Any:
+        del abandon_on_cancel  # nothing takes long
+        await trio.lowlevel.checkpoint()
+        self.asked.append(function.__name__)
+        if function.__name__ in self.refused:
+            raise NoThread
+        return function(*args)
+
+
+async def test_without_threads_it_waits_for_them_and_ends_when_it_is_told_to(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    write_some(tmp_path)
+    threads = ScarceThreads()
+    threads.refused = ("has_trigrams",)
+    async with opened_store(tmp_path) as store, running_index(store, run_sync=threads.run_sync) as index:
+        await trio.sleep(_AFTER_TROUBLE_S * 2.5)
+        assert threads.asked == ["has_trigrams"] * 3
+        assert (index.status.state, index.findings()[0].level) == ("building", "warn")
+        assert "no thread can be started" in index.findings()[0].what
+        threads.refused = ()
+        await trio.sleep(_AFTER_TROUBLE_S)
+        await wait_ready(index)
+        assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
+        threads.refused = ("close",)
+    assert threads.asked[-1] == "close"
+
+
+async def test_what_is_in_doubt_is_removed_before_anything_else_when_there_are_threads_again(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    write_some(tmp_path)
+    threads = ScarceThreads()
+    async with opened_store(tmp_path) as store, running_index(store, run_sync=threads.run_sync) as index:
+        await wait_ready(index)
+        threads.refused, threads.asked = ("remove",), []
+        change_byte(tmp_path / INDEX, 5000)
+        assert not index.narrow("platypus").is_narrowed
+        await trio.sleep(_AFTER_TROUBLE_S * 2.5)
+        assert threads.asked == ["remove"] * 3
+        assert not index.narrow("platypus").is_narrowed
+        threads.refused = ()
+        await trio.sleep(_AFTER_TROUBLE_S)
+        assert threads.asked[3:5] == ["remove", "open"]
+        await wait_ready(index)
+        assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
+
+
+async def test_a_doubt_is_not_forgotten_where_its_work_cannot_be_closed_in_a_thread(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    write_some(tmp_path)
+    threads = ScarceThreads()
+    async with opened_store(tmp_path) as store, running_index(store, run_sync=threads.run_sync) as index:
+        await wait_ready(index)
+        change_byte(tmp_path / INDEX, 5000)
+        threads.refused, threads.asked = ("close",), []
+        long = [Message(message("a platypus " + FILLER)["message"])] * 20
+        await store.append(store.catalog.by_id["s0"], long)
+        await wait_until(lambda: "remove" in threads.asked)
+        threads.refused = ()
+        await wait_ready(index)
+        assert count_blocks(store, index)["s0"] > 1
 
 
 async def test_it_sleeps_when_it_is_ready_and_a_short_addition_rests(tmp_path: Path) -> None:

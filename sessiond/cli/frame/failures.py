@@ -23,7 +23,7 @@ TIMED_OUT = 5
 PERMISSION = 77
 BAD_CONFIG = 78
 INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
-# For the help and the man page; `serve` has the codes 69 and 74 of its own.
+# For the help and the man page; `serve` has the codes 69, 71 and 74 of its own.
 EXIT_CODES = {
     0: "done",
     FAILED: "failed",
@@ -32,6 +32,7 @@ EXIT_CODES = {
     NOT_FOUND: "not found or forbidden",
     TIMED_OUT: "timed out (what was asked goes on)",
     69: "another daemon has the store",
+    71: "no thread can be started",
     74: "the store was taken away",
     PERMISSION: "permission",
     BAD_CONFIG: "configuration",
