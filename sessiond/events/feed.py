@@ -280,12 +280,18 @@ class TranscriptFeed:
         self._store.read_new(session)
 
     def _apply_advance(self, session: Session, got: Advance) -> None:
-        entry = got.entry
+        entry, was_incomplete = got.entry, session.entry.is_incomplete
         if entry == session.entry:
             return
         if session.folder.source is not None:
             self._apply_foreign(session, got)
-            return
+        else:
+            self._apply_own(session, got)
+        if was_incomplete and not entry.is_incomplete and self._store.catalog.is_current(session):
+            self.publish(session, "patch", "read")  # its last records need not change its row
+
+    def _apply_own(self, session: Session, got: Advance) -> None:
+        entry = got.entry
         for one in scan.line_problems(session.path, got):
             log.warning("passed over", path=one.path, reason=one.reason)
         self.changed.set()

@@ -173,12 +173,13 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
     if params.sources is not None:
         sources = frozenset[str](params.sources)
         sessions = [session for session in sessions if listing.source_of(session.key) in sources]
-    # As `session.is_partial` has it, without a call for each of thousands.
-    partial = sum([source.partial for session in sessions if (source := session.entry.source) is not None])
+    # As `session.is_whole` has it, without a call for each of thousands.
+    entries = [session.entry for session in sessions]
+    partial = sum([one.is_incomplete or (one.source is not None and one.source.partial) for one in entries])
     if params.cwd is not None:
         folder = listing.normalize_folder(params.cwd)
         known = [(session, session.entry.cwd) for session in sessions]
-        partial = sum(session.is_partial and (cwd is None or listing.is_below(cwd, folder)) for session, cwd in known)
+        partial = sum(not session.is_whole and (cwd is None or listing.is_below(cwd, folder)) for session, cwd in known)
         sessions = [session for session, cwd in known if cwd is not None and listing.is_below(cwd, folder)]
     return sessions, partial
 

@@ -104,7 +104,8 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
     key = None if params.key is None else services.find(ctx.caller, params.key, field="$.key").key
     sessions = await _visible(ctx, key)
     # Before they are counted: what is read whole meanwhile may not be counted any more.
-    partial = sum(session.is_partial for session in sessions)
+    sessions, known = [session for session in sessions if session.is_whole], len(sessions)
+    partial = known - len(sessions)
     count = UsageCount(services.store.record_limit, services.config.models.pricing, since_ms=since, until_ms=until)
     await services.time_slicer.run(count.steps(find_used(sessions)))
     return SessionsUsageResult(

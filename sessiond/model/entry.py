@@ -133,6 +133,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     before it at most, 0 where all are in order of time. `questions` are the open ones and the newest that were closed,
     as they were asked. `notify`: its owner wants to be told when a run of it ends. `attends`: it holds what another
     program's session of that key asks and says, and has no row of its own; `hook` is what that program did last.
+    `is_incomplete`: the file is being read from its start, as after it was replaced, and the end is not reached yet.
     """
 
     session_id: str
@@ -142,6 +143,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     disorder_ms: Milliseconds = 0
     is_named_otherwise: bool = False
     is_copy: bool = False
+    is_incomplete: bool = False
     cwd: str | None = None
     channel: str | None = None
     group_id: str | None = None

@@ -57,8 +57,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     partial: Annotated[
         bool,
         Meta(
-            description="Whether only the ends of its file have been read so far: then some fields are not known yet,"
-            " and `messageCount` is absent."
+            description="Whether only the ends of its file have been read so far, or its beginning after the file was"
+            " replaced: then some fields are not known yet, and `messageCount` is absent."
         ),
     ] = False
     forked_from: Annotated[str | None, Meta(description="The canonical key of the session that it is a copy of.")] = (
@@ -231,7 +231,7 @@ def row_of(
 ) -> Row:
     """The row of a session, as a caller of `caller_agent` sees it."""
     kind, source = kind_of(key, rules, entry.chat_type), entry.source
-    partial = source is not None and source.partial
+    partial = entry.is_incomplete or (source is not None and source.partial)
     return Row(
         key=display_key(key, rules, caller_agent),
         kind=kind,

@@ -153,13 +153,13 @@ def advance_open(
     numbers_odd: bool = True,
 ) -> Advance:
     """As `advance`, on an open file. `numbers_odd`: whether odd lines are told by their numbers too."""
-    stat = os.fstat(fd)
-    facts = entry.file
+    stat, facts = os.fstat(fd), entry.file
     rewritten = not (continues(fd, facts, stat) and has_last_line(fd, entry))
     mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     if rewritten or facts.fold != dialect.fold_version:
         entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten and not holds(fd, facts, stat) else None)
-        facts = entry.file
+    entry = _note_incomplete(entry, stat.st_size, max_bytes)
+    facts = entry.file
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
     tail = Tail(start, record_limit, passed_to)
@@ -194,7 +194,7 @@ def advance_open(
         had_messages=facts.had_messages,
         rewritten_at=facts.rewritten_at,
     )
-    entry = replace(entry, file=facts)
+    entry = replace(entry, file=facts, is_incomplete=more and (not start or entry.is_incomplete))
     if tail_begin is not None and entry.source is not None:
         check = transcript.line_checksum(fd, tail_begin, folded_to)
         entry = replace(entry, source=replace(entry.source, tail_begin=tail_begin, tail_check=check))
@@ -257,6 +257,13 @@ def begin_anew(entry: Entry, *, rewritten_at: int | None = None) -> Entry:
     source = entry.source
     empty = Entry(session_id=entry.session_id) if source is None else begin_foreign(source, entry.session_id)
     return replace(empty, file=FileFacts(had_messages=had, rewritten_at=moment))
+
+
+def _note_incomplete(entry: Entry, size: int, max_bytes: int | None) -> Entry:
+    """The entry before a step, which says whether that will be the first of several, as its lines do then."""
+    if entry.file.folded_to or max_bytes is None or size <= max_bytes:
+        return entry
+    return replace(entry, is_incomplete=True)
 
 
 class _Oddities:

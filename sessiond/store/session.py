@@ -110,6 +110,11 @@ class Session(msgspec.Struct, eq=False, weakref=True):
         return self.entry.source is not None and self.entry.source.partial
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its figures are those of the whole file, as far as it was looked at."""
+        return not (self.entry.is_incomplete or self.is_partial)
+
+    @property
     def archived(self) -> bool:
         return self.folder.archived or self.superseded
 

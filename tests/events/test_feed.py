@@ -41,6 +41,7 @@ from sessiond.events.watch_backend import NameChanged, Rescan
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.model.event import ChangedEvent, MessageEvent
+from sessiond.model.row import row_of
 from sessiond.store import dirfd, folding
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, Message
@@ -477,6 +478,38 @@ async def test_a_rewritten_file_is_announced_from_its_start(parts: FollowedStore
     assert transcript(reader) == ["resync:rewritten", *expected, "after"]
     counted = [e.entry.message_count for e in reader.events if isinstance(e, ChangedEvent) and e.entry is not None]
     assert counted[-1] == len(expected) + 1
+
+
+@pytest.mark.parametrize("ends_with", ["message", "other"])
+async def test_no_row_shows_a_part_of_a_replaced_file_as_if_it_were_all(
+    parts: FollowedStore, tmp_path: Path, ends_with: str
+) -> None:
+    await parts.say(KEY, "one", "two")
+    session, path = parts.session(KEY), parts.file(KEY)
+    _, reader = parts.follow(None)
+    count = 4 * feed.MAX_STEP_BYTES // 1000
+    last = (
+        b"" if ends_with == "message" else b'{"type": "custom", "id": "x", "customType": "other", "data": {}}\n' * 3000
+    )
+    lines = [line(f"{number:4} " + "x" * 1000) for number in range(count)]
+    (tmp_path / "new").write_bytes(header(session.session_id, KEY) + b"".join(lines) + last)
+    (tmp_path / "new").rename(path)
+
+    def shown(entry: Entry) -> tuple[bool, int | None]:
+        row = row_of(KEY, entry, path="", rules=parts.store.rules, caller_agent=None, children=[])
+        return row.partial, row.message_count
+
+    listed = {shown(session.entry): None}
+    while list(listed)[-1] != (False, count):
+        await trio.lowlevel.checkpoint()
+        listed[shown(session.entry)] = None
+    assert list(listed) == [(False, 2), (True, None), (False, count)]
+
+    def told() -> set[tuple[bool, int | None]]:
+        return {shown(event.entry) for event in reader.events if isinstance(event, ChangedEvent) and event.entry}
+
+    await reader.wait_until(lambda: (False, count) in told())
+    assert told() <= {(True, None), (False, count)}
 
 
 async def test_a_file_rewritten_without_its_key_gets_the_key_back(parts: FollowedStore, tmp_path: Path) -> None:

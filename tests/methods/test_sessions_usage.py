@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from support.in_process import in_process_daemon
 
 from sessiond.clock import iso_ms
@@ -167,3 +168,8 @@ async def test_sessions_that_are_not_read_whole_are_counted_as_partial(tmp_path:
         daemon.services.store.catalog.add(Session(key="claude:n", entry=entry, folder=folder))
         found = await client.call("sessions.usage")
         assert (found["partial"], found["totals"]["inputTokens"]) == (1, 1)
+        # Nor does the beginning of a file that was replaced just now.
+        own = daemon.services.store.catalog.by_id["s0"]
+        own.entry = replace(own.entry, is_incomplete=True)
+        found = await client.call("sessions.usage")
+        assert (found["partial"], found["totals"]["inputTokens"]) == (2, 0)
