@@ -283,6 +283,8 @@ class TranscriptFeed:
         entry, was_incomplete = got.entry, session.entry.is_incomplete
         if entry == session.entry:
             return
+        if entry.file.inode != session.entry.file.inode:
+            self._store.committer.files.forget(session, unless_inode=entry.file.inode)
         if session.folder.source is not None:
             self._apply_foreign(session, got)
         else:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import NamedTuple
+
+import trio
 
 from sessiond.store.catalog import Session
 
 # Sessions that are at work at the same time. More descriptors are of no use, and their number is limited.
 MOST = 32
+# Closing a removed file gives its space back, which took 115 ms for 500 MB: too long for the event loop.
+_LARGE_BYTES = 4 * 1024 * 1024
 
 
 class KeptFile(NamedTuple):
@@ -73,10 +78,22 @@ class KeptFiles:
             except OSError:
                 return True
 
-    def forget(self, session: Session) -> None:
-        """Close the session's file, if there is one: a removed transcript takes up space as long as it is open."""
-        file = self.take(session)
-        if file is not None:
+    def forget(self, session: Session, *, unless_inode: int = 0) -> None:
+        """Close the session's file, if there is one: a removed transcript takes up space as long as it is open.
+
+        With `unless_inode` only where it is another file, which was replaced.
+        """
+        with self._lock:
+            file = self._files.get(session)
+            if file is None or file.inode == unless_inode:
+                return
+            del self._files[session]
+        if file.size < _LARGE_BYTES:
+            _close(file)
+            return
+        try:
+            trio.lowlevel.start_thread_soon(partial(_close, file), _note_closed)
+        except RuntimeError:  # there can be no more threads
             _close(file)
 
     def close(self) -> None:
@@ -87,6 +104,10 @@ class KeptFiles:
             self._files.clear()
         for file in files:
             _close(file)
+
+
+def _note_closed(_closed: object) -> None:
+    pass
 
 
 def _close(file: KeptFile) -> None:

@@ -512,6 +512,32 @@ async def test_no_row_shows_a_part_of_a_replaced_file_as_if_it_were_all(
     assert told() <= {(True, None), (False, count)}
 
 
+@pytest.mark.parametrize("how", ["another", "a copy", "without its key"])
+async def test_a_replaced_file_is_closed_and_takes_up_no_space(parts: FollowedStore, tmp_path: Path, how: str) -> None:
+    await parts.say(KEY, "one", "two")
+    session, path = parts.session(KEY), parts.file(KEY)
+    copied = path.read_bytes()
+    old = path.stat().st_ino
+    assert old in open_inodes()
+    texts = {"another": header(session.session_id, KEY) + line("x"), "a copy": copied, "without its key": line("x")}
+    (tmp_path / "new").write_bytes(texts[how])
+    (tmp_path / "new").rename(path)
+    with trio.fail_after(PATIENCE_S):
+        while old in open_inodes() or session.entry.file.inode != path.stat().st_ino:
+            await trio.lowlevel.checkpoint()
+    await parts.say(KEY, "three")
+    assert old not in open_inodes()
+
+
+def open_inodes() -> set[int]:
+    """The inodes of all regular files that this process has open."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.fstat(int(fd)).st_ino)
+    return found
+
+
 async def test_a_file_rewritten_without_its_key_gets_the_key_back(parts: FollowedStore, tmp_path: Path) -> None:
     await parts.say(KEY, "one")
     session, path = parts.session(KEY), parts.file(KEY)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.shortage import refused_threads
 
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
@@ -72,6 +76,37 @@ def test_a_forgotten_file_is_closed(files: KeptFiles, keep: Keep) -> None:
     session, kept = keep("a")
     files.forget(session)
     assert not is_open(kept) and files.take(session) is None
+
+
+def test_a_file_that_was_replaced_is_closed_and_one_that_was_not_stays(files: KeptFiles, keep: Keep) -> None:
+    session, kept = keep("a")
+    files.forget(session, unless_inode=kept.inode)
+    assert is_open(kept) and files.take(session) == kept
+    files.keep(session, kept)
+    files.forget(session, unless_inode=kept.inode + 1)
+    assert not is_open(kept) and files.take(session) is None
+
+
+def test_a_large_file_is_closed_in_a_thread_or_where_there_is_none_at_once(files: KeptFiles, keep: Keep) -> None:
+    def enlarge(session: Session, kept: KeptFile) -> KeptFile:
+        os.truncate(kept.fd, 1 << 30)
+        large = kept._replace(size=1 << 30)
+        files.keep(session, large)
+        return large
+
+    session, kept = keep("a")
+    large = enlarge(session, kept)
+    files.forget(session)
+    assert files.take(session) is None
+    deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
+    while is_open(large) and time.monotonic() < deadline:
+        pause.wait(0.001)
+    assert not is_open(large)
+    session, kept = keep("b")
+    large = enlarge(session, kept)
+    with refused_threads():
+        files.forget(session)
+        assert not is_open(large)
 
 
 def test_a_file_that_was_changed_or_replaced_is_not_current(files: KeptFiles, keep: Keep, tmp_path: Path) -> None:
