@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,12 +24,12 @@ from sessiond.daemon import logs, notify
 from sessiond.errors import ConfigError, StoreInUse, reason_of
 from sessiond.link.failures import LinkError
 from sessiond.link.running import RunningLink
+from sessiond.link.status import LOCK
 from sessiond.store import dirfd, layout, opening
 
 log = structlog.get_logger("sessiond.link")
 
 EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
-LOCK = "link.lock"
 
 
 def run(
@@ -72,16 +73,25 @@ def hold_store(store: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"the store {store} cannot be used: {reason_of(error)}") from None
     with dirfd.closing(lock_fd):
-        try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreInUse(
-                f"another link runs on the store {store}: {opening.holder(lock_fd)}; stop that one first"
-            ) from None
+        deadline = time.monotonic() + opening.LOCK_PATIENCE_S
+        while not _take_lock(lock_fd):
+            if time.monotonic() >= deadline:
+                raise StoreInUse(
+                    f"another link runs on the store {store}: {opening.holder(lock_fd)}; stop that one first"
+                )
+            time.sleep(0.02)  # noqa: TID251 - before it serves; flock has no timeout
         with suppress(OSError):  # a full disk must not prevent the start
             os.ftruncate(lock_fd, 0)
             os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         yield
+
+
+def _take_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def load_config(path: Path | None) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from sessiond.store import dirfd, layout
 log = structlog.get_logger("sessiond.link")
 
 NAME = "status.json"
+# Held by the link that runs.
+LOCK = "link.lock"
 _MAX_BYTES = 1 << 20
 
 
@@ -64,6 +67,18 @@ class StatusFile:
         except OSError as error:
             log.warning("the status is not written", reason=reason_of(error))
         return True
+
+
+def is_held(store: Path) -> bool:
+    """Whether a link runs on the store."""
+    try:
+        with (store / layout.LINK / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def read_status(store: Path) -> tuple[LinkStatus, float] | None:

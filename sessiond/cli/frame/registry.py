@@ -42,6 +42,7 @@ COMMANDS = {
         "hook": "",
         "mcp": "",
         "acp": "",
+        "link": "",
         "config": "",
         "doctor": "",
         "unit": "",

@@ -1,0 +1,1 @@
+"""The verbs of `sessiond link`, a few in each module."""

@@ -1,0 +1,86 @@
+"""`sessiond link share` and `unshare`: sessions that other machines get besides those of the rules."""
+
+from __future__ import annotations
+
+from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.daemon import ask
+from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed
+from sessiond.cli.link_verbs.places import CONFIG, STORE, load_config, load_module, store_of
+from sessiond.cli.terminal.output import as_json, lines
+
+KEY = Argument("key", "The session: a key, an alias, an id or a label.", required=False, complete="key")
+
+
+def share(args: Args) -> int | None:
+    if args.key is None:
+        _show(args)
+        return None
+    key, shares, machine = _key_of(args), load_module("shares"), _machine_of(args)
+    is_new = shares.mark(store_of(args), key, machine or shares.EVERYBODY)
+    _say(args, key, f"{key} goes to {machine or 'all machines'}" + ("" if is_new else ", as before"), is_new)
+    return None
+
+
+def unshare(args: Args) -> int | None:
+    if args.key is None:
+        raise CommandFailed("say which session", hint="sessiond link share, without one, lists them", status=USAGE)
+    key, machine = _key_of(args), _machine_of(args)
+    was_there: bool = load_module("shares").unmark(store_of(args), key, machine)
+    words = f"{key} is shared no more" if was_there else f"{key} was not shared"
+    _say(args, key, words + (f" with {machine}" if machine else ""), was_there)
+    return None if was_there else FAILED
+
+
+def _show(args: Args) -> None:
+    marks = load_module("shares").SharesFile(store_of(args)).marks
+    if args.json:
+        as_json({"shares": {key: sorted(machines) for key, machines in marks.items()}})
+        return
+    for key, machines in sorted(marks.items()):
+        lines([f"{key}  {'all machines' if '*' in machines else ', '.join(sorted(machines))}"])
+
+
+def _key_of(args: Args) -> str:
+    """The canonical key, by which sessions are marked."""
+    found: str = ask(args, "sessions.resolve", {"key": args.key})["key"]
+    return found
+
+
+def _machine_of(args: Args) -> str | None:
+    if args.to is not None and load_config(args).machine(args.to) is None:
+        raise CommandFailed(
+            f"there is no machine {args.to} in the configuration", hint="sessiond link peer lists them", status=USAGE
+        )
+    name: str | None = args.to
+    return name
+
+
+def _say(args: Args, key: str, words: str, is_changed: bool) -> None:
+    if args.json:
+        as_json({"key": key, "machine": args.to, "changed": is_changed})
+    else:
+        lines([words])
+
+
+SHARE = Command(
+    "share",
+    "Let other machines read a session; without one, list what is shared.",
+    run=share,
+    description="Besides what the rules of [[link.peers]] export. It stays so until `unshare`, also over a reset.",
+    arguments=(KEY,),
+    options=(Option("--to", "Only this machine (default: all).", metavar="NAME"), STORE, CONFIG, *CLIENT_OPTIONS),
+    examples=("sessiond link share main --to mars", "sessiond link share"),
+)
+UNSHARE = Command(
+    "unshare",
+    "Take it back: other machines remove their copies.",
+    run=unshare,
+    arguments=(KEY,),
+    options=(
+        Option("--to", "Only for this machine (default: all).", metavar="NAME"),
+        STORE,
+        CONFIG,
+        *CLIENT_OPTIONS,
+    ),
+    examples=("sessiond link unshare main",),
+)

@@ -1,0 +1,197 @@
+"""Several machines on one nats-server: a real daemon and a real link each, with stores of their own.
+
+    with linked(tmp_path, server, ["lap", "mars"], {("mars", "lap"): 'send = ["agent:ops:*"]'}) as machines:
+        machines["lap"].call("sessions_send", sessionKey="mars/agent:ops:main", message="hello")
+
+A rule is what the first machine lets the second one do and see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from support.nats_server import NatsServer
+from support.patience import PATIENCE_S
+from support.real_daemon import PROGRAM, Daemon
+
+from sessiond.link.identity import load_identity
+from sessiond.link.server_setup import set_up
+from sessiond.link.status import read_status
+
+# Agents that answer by themselves: `ops` says what it was told, `slow` waits for a file in its folder.
+AGENTS = """
+[tools.sessions]
+visibility = "all"
+
+[tools.agentToAgent]
+enabled = true
+allow = ["*"]
+
+[session.agentToAgent]
+maxPingPongTurns = 0
+
+[limits]
+messagesPerMinute = 100000
+
+[agents.defaults]
+maxConcurrent = 64
+
+[agents.defaults.subagents]
+allowAgents = ["*"]
+maxChildrenPerAgent = 64
+
+[[agents.list]]
+id = "main"
+runtime = { type = "echo" }
+
+[[agents.list]]
+id = "ops"
+runtime = { type = "exec", command = ["sh", "-c", "printf 'ops heard: '; tail -n 1"] }
+
+[[agents.list]]
+id = "counter"
+runtime = { type = "exec", command = ["sh", "-c", "cat .openclaw/attachments/*/*.csv | wc -c"] }
+"""
+Rules = Mapping[tuple[str, str], str]
+
+
+class LinkedMachine:
+    """One machine: its daemon, which `start` has started, and its link, which comes and goes."""
+
+    def __init__(self, name: str, folder: Path, agents: str) -> None:
+        folder.mkdir(mode=0o700)
+        self.name, self.agents = name, agents
+        self.daemon = Daemon(folder)
+        self.link: subprocess.Popen[bytes] | None = None
+        self.link_log = folder / "link.log"
+
+    @property
+    def store(self) -> Path:
+        return self.daemon.store
+
+    def call(self, method: str, /, **params: Any) -> Any:
+        """A call as the owner."""
+        return self.daemon.call(method, **params)
+
+    def link_command(self) -> list[str]:
+        """The command line of its link."""
+        return [*PROGRAM, "link", "run", "--store", str(self.store), "--config", str(self.daemon.config)]
+
+    def start_link(self) -> None:
+        (self.store / "link" / "status.json").unlink(missing_ok=True)
+        with self.link_log.open("ab") as log:
+            self.link = subprocess.Popen(
+                self.link_command(),
+                env=self.daemon.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+
+    def stop_link(self, how: signal.Signals = signal.SIGTERM) -> int | None:
+        """Its exit code."""
+        if self.link is None:
+            return None
+        with suppress(ProcessLookupError):
+            self.link.send_signal(how)
+        code = self.link.wait(PATIENCE_S)
+        self.link = None
+        return code
+
+    def wait_for(self, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+        """Look until it is so."""
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = (
+                    f"{self.name}: {what}\n{self.link_log.read_text()[-3000:]}\n{self.daemon.log.read_text()[-3000:]}"
+                )
+                raise AssertionError(logs)
+            time.sleep(0.02)
+
+    def send(self, key: str, message: str, timeout_s: float = PATIENCE_S, **params: Any) -> Any:
+        """Send a message to a session and wait for its answer."""
+        return self.call("sessions_send", sessionKey=key, message=message, timeoutSeconds=timeout_s, **params)
+
+    def replicas(self, machine: str) -> dict[str, bytes]:
+        """The bytes of what it has of another machine's sessions, by session id."""
+        folder = self.store / "machines" / machine
+        return {path.stem: path.read_bytes() for path in folder.glob("agents/*/sessions/*.jsonl")}
+
+    def originals(self) -> dict[str, bytes]:
+        """The bytes of its own live sessions, by session id."""
+        return {path.stem: path.read_bytes() for path in self.store.glob("agents/*/sessions/*.jsonl")}
+
+
+def configuration(machine: LinkedMachine, server: NatsServer, keys: Mapping[str, str], rules: Rules, more: str) -> str:
+    """The config.toml of a machine."""
+    peers = [
+        f'[[link.peers]]\nname = "{peer}"\nkey = "{key}"\n{rules.get((machine.name, peer), "")}\n'
+        for peer, key in keys.items()
+        if peer != machine.name
+    ]
+    return "\n".join([machine.agents, server.link_table(machine.name) + more, *peers])
+
+
+@contextmanager
+def linked(
+    folder: Path,
+    server: NatsServer,
+    names: Sequence[str],
+    rules: Rules,
+    *,
+    agents: str = AGENTS,
+    link: str = "",
+    with_links: bool = True,
+) -> Iterator[dict[str, LinkedMachine]]:
+    """The machines, which know each other; `link` is more of the [link] table. All is killed at last."""
+    machines = {name: LinkedMachine(name, folder / name, agents) for name in names}
+    try:
+        for machine in machines.values():
+            machine.daemon.start(agents)
+        keys = {name: load_identity(machine.store, make=True).public.text for name, machine in machines.items()}
+        asyncio.run(set_up(server.settings(), names))
+        for machine in machines.values():
+            machine.daemon.config.write_text(configuration(machine, server, keys, rules, link))
+            reload_daemon(machine)
+            if with_links:
+                machine.start_link()
+        if with_links:
+            for machine in machines.values():
+                wait_until_there(machine, [name for name in names if name != machine.name])
+        yield machines
+    finally:
+        for machine in machines.values():
+            machine.stop_link(signal.SIGKILL)
+            if machine.daemon.process is not None and machine.daemon.process.poll() is None:
+                machine.daemon.kill()
+
+
+def reload_daemon(machine: LinkedMachine) -> None:
+    """Let the daemon take its new configuration, with the other machines as agents."""
+    process = machine.daemon.process
+    assert process is not None
+    before = machine.call("daemon.status").get("reloadedAt")
+    os.kill(process.pid, signal.SIGHUP)
+    machine.wait_for(lambda: machine.call("daemon.status").get("reloadedAt") != before, "does not reload")
+
+
+def wait_until_there(machine: LinkedMachine, others: Sequence[str]) -> None:
+    """Wait until the machine's link has seen the others."""
+
+    def sees_all() -> bool:
+        assert machine.link is not None
+        assert machine.link.poll() is None, machine.link_log.read_text()
+        found = read_status(machine.store)
+        return found is not None and all(found[0].machines.get(other) for other in others)
+
+    machine.wait_for(sees_all, f"does not see {', '.join(others)}")
