@@ -22,17 +22,25 @@ class CommandFile(msgspec.Struct, frozen=True):
     mime_type: str | None = None
 
 
+class CommandOrigin(msgspec.Struct, frozen=True):
+    """The session that asks, and the chain of messages of which this one is part: `hops` have led to it."""
+
+    session_key: str | None = None
+    trace_id: str | None = None
+    hops: int = 0
+
+
 class MachineCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is asked of another machine. Its id is that of the run here that waits for the answer.
 
-    `target` is a session there, or for `spawn` an agent. `source` is the key of the session here that asks, as far as
-    that is known. `within_s` is how long a sub-agent may take. `abort` ends the run of the command with the same id.
+    `target` is a session there, or for `spawn` an agent. `origin` is who asks here, if that is no person. `within_s` is
+    how long a sub-agent may take. `abort` ends the run of the command with the same id.
     """
 
     method: Literal["send", "spawn", "abort"]
     target: str = ""
     message: str = ""
-    source: str | None = None
+    origin: CommandOrigin | None = None
     files: tuple[CommandFile, ...] = ()
     within_s: float | None = None
 

@@ -23,6 +23,7 @@ from sessiond.link.command_wire import (
     MAX_BODY_BYTES,
     BadBody,
     CommandFile,
+    CommandOrigin,
     MachineAnswer,
     MachineCommand,
     decode_answer,
@@ -118,14 +119,14 @@ class Commands:
             # The other agent has to know what is expected of it; what this says is no secret from it.
             message = "\n\n".join(filter(None, (params.get("context"), message)))
         receipt = params.get("attachments")
-        source = (params.get("provenance") or {}).get("sourceSessionKey")
+        origin = _origin_in(params.get("provenance"))
         if not rest.startswith(_SUBAGENT):
             if receipt:
                 raise _refusal("files go to another machine with sessions_spawn; a message there has none")
-            return MachineCommand(method="send", target=target, message=message, source=source)
+            return MachineCommand(method="send", target=target, message=message, origin=origin)
         child = await self._ledger.retry(CommandLedger.child, peer, params["sessionKey"])
         if child is not None:  # a later message to the sub-agent
-            return MachineCommand(method="send", target=child, message=message, source=source)
+            return MachineCommand(method="send", target=child, message=message, origin=origin)
         files: tuple[CommandFile, ...] = ()
         if receipt:
             try:
@@ -136,7 +137,7 @@ class Commands:
         if (deadline := params.get("deadline")) is not None:
             within_s = max(1.0, (deadline - self._wall_ms()) / 1000)
         return MachineCommand(
-            method="spawn", target=target, message=message, source=source, files=files, within_s=within_s
+            method="spawn", target=target, message=message, origin=origin, files=files, within_s=within_s
         )
 
     async def _ask(
@@ -223,6 +224,16 @@ def _target_of(params: dict[str, Any], peer: str) -> str | None:
     """What the run is for on the peer, None where it is for nothing there."""
     target = params.get("target")
     return target.removeprefix(f"{peer}/") if isinstance(target, str) else None
+
+
+def _origin_in(provenance: dict[str, Any] | None) -> CommandOrigin | None:
+    """Who asks, as the provenance of the run's message has it; None for a person."""
+    if not provenance:
+        return None
+    hops = provenance.get("hops")
+    return CommandOrigin(
+        provenance.get("sourceSessionKey"), provenance.get("traceId"), hops if isinstance(hops, int) else 0
+    )
 
 
 def _without_going_there(step: str, peer: str, key: str) -> dict[str, Any]:

@@ -193,8 +193,11 @@ class Executor:
 
     async def _begin(self, peer: PeerConfig, command_id: str, command: MachineCommand) -> tuple[str, str]:
         """Let the daemon accept the command: the run, and the key of its session."""
-        meta = {"machine": {"sessionKey": command.source}} if command.source is not None else {}
-        common: dict[str, Any] = {"idempotencyKey": command_id, **({"_meta": meta} if meta else {})}
+        common: dict[str, Any] = {"idempotencyKey": command_id}
+        if command.origin is not None:
+            told = {"sessionKey": command.origin.session_key, "traceId": command.origin.trace_id}
+            known = {name: value for name, value in told.items() if value is not None}
+            common["_meta"] = {"machine": {**known, "hops": command.origin.hops}}
         if command.method == "spawn":
             made = await self._peers.call(peer, "sessions_spawn", {**_spawn_params(command), **common})
             return made["runId"], made["childSessionKey"]

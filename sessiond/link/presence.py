@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from sessiond.client.errors import ClientError
+from sessiond.client.errors import ClientError, RpcError
 
 log = structlog.get_logger("sessiond.link")
 
@@ -62,7 +62,9 @@ class Presence:
         """Tell a new connection to the daemon of all: what the one before was told ended with it."""
         self._told = dict(self._present)
         for name, there in self._present.items():
-            await link.call("machines.report", machine=name, present=there)
+            # A daemon that wants to hear nothing of it is linked all the same.
+            with suppress(RpcError):
+                await link.call("machines.report", machine=name, present=there)
 
     async def run(self) -> None:
         """Ask until cancelled."""

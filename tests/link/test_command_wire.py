@@ -14,6 +14,7 @@ from sessiond.link.command_wire import (
     PART_BYTES,
     BadBody,
     CommandFile,
+    CommandOrigin,
     MachineAnswer,
     MachineCommand,
     PartOf,
@@ -29,7 +30,7 @@ COMMANDS = st.builds(
     method=st.sampled_from(["send", "spawn", "abort"]),
     target=st.text(max_size=9),
     message=st.text(max_size=50),
-    source=st.none() | st.text(max_size=9),
+    origin=st.none() | st.builds(CommandOrigin, st.none() | st.text(max_size=9), st.none(), st.integers(0, 9)),
     files=st.lists(FILES, max_size=3).map(tuple),
     within_s=st.none() | st.floats(0, 1e9),
 )

@@ -19,6 +19,7 @@ from sessiond.link.command_ledger import CommandLedger
 from sessiond.link.command_wire import (
     MAX_BODY_BYTES,
     CommandFile,
+    CommandOrigin,
     MachineAnswer,
     MachineCommand,
     decode_command,
@@ -103,9 +104,11 @@ def in_world(
 
 def test_a_message_goes_there_and_its_reply_ends_the_run(in_world: Any) -> None:
     async def body(world: World) -> None:
-        run = world.start(target="mars/agent:ops:main", provenance={"sourceSessionKey": "agent:main:main"})
+        run = world.start(
+            target="mars/agent:ops:main", provenance={"sourceSessionKey": "agent:main:main", "traceId": "t", "hops": 1}
+        )
         assert await world.command() == MachineCommand(
-            method="send", target="agent:ops:main", message="hello", source="agent:main:main"
+            method="send", target="agent:ops:main", message="hello", origin=CommandOrigin("agent:main:main", "t", 1)
         )
         world.answer(MachineAnswer(status="ok", reply="hi"))
         assert await run == {"reply": "hi"}

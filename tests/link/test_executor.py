@@ -15,12 +15,22 @@ from sessiond.client.retry import Backoff
 from sessiond.config.link import PeerConfig
 from sessiond.link import executor as room
 from sessiond.link.command_ledger import CommandLedger
-from sessiond.link.command_wire import CommandFile, MachineAnswer, MachineCommand, decode_answer, encode, split
+from sessiond.link.command_wire import (
+    CommandFile,
+    CommandOrigin,
+    MachineAnswer,
+    MachineCommand,
+    decode_answer,
+    encode,
+    split,
+)
 from sessiond.link.executor import Executor
 from sessiond.link.ledger_thread import LedgerThread
 
 LAP = PeerConfig(name="lap", key="k" * 16, send=("agent:ops:*",), spawn=("ops",))
-SEND = MachineCommand(method="send", target="agent:ops:main", message="hello", source="agent:main:main")
+SEND = MachineCommand(
+    method="send", target="agent:ops:main", message="hello", origin=CommandOrigin("agent:main:main", None, 2)
+)
 
 
 class World:
@@ -92,7 +102,7 @@ def test_a_message_is_sent_as_the_peer_and_its_reply_answered_without_secrets(in
                     {
                         "sessionKey": "agent:ops:main",
                         "idempotencyKey": "c1",
-                        "_meta": {"machine": {"sessionKey": "agent:main:main"}},
+                        "_meta": {"machine": {"sessionKey": "agent:main:main", "hops": 2}},
                         "message": "hello",
                         "timeoutSeconds": 0,
                     },
