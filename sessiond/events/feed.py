@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 import trio
@@ -167,9 +168,9 @@ class TranscriptFeed:
         base = Entry(session_id=entry.session_id, file=entry.file) if is_kept else entry
         try:
             name, max_bytes = session.file_name, self._step_bytes(session)
-            got = folding.read_on(
-                session.folder, base, name, self._store.record_limit, max_bytes=max_bytes, parsed=session.parsed
-            )
+            limit, parsed = self._store.record_limit, session.parsed
+            read = partial(folding.read_on, session.folder, base, name, limit, max_bytes=max_bytes, parsed=parsed)
+            got = self._store.committer.files.retry_with_room(read)
         except (OSError, MemoryError) as error:
             # Moved or removed: the watcher reports it, and the caller of an append gets an error of its own.
             self._retries.retry_if_passing(session, error)

@@ -6,12 +6,14 @@ still the one of its name is compared by whoever writes.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -21,6 +23,8 @@ from sessiond.store.catalog import Session
 MOST = 32
 # Closing a removed file gives its space back, which took 115 ms for 500 MB: too long for the event loop.
 _LARGE_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
 
 
 class KeptFile(NamedTuple):
@@ -95,6 +99,25 @@ class KeptFiles:
             trio.lowlevel.start_thread_soon(partial(_close, file), _note_closed)
         except RuntimeError:  # there can be no more threads
             _close(file)
+
+    def retry_with_room(self, function: Callable[[], T]) -> T:
+        """The result of `function`, which opens a file or raises with nothing done.
+
+        Where no descriptor is free the kept files are closed, since they only save time, and it is called once more.
+        """
+        try:
+            return function()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            with self._lock:
+                files = [*self._files.values()]
+                self._files.clear()
+            if not files:
+                raise
+        for file in files:
+            _close(file)
+        return function()
 
     def close(self) -> None:
         """Close all, and whatever is still given back."""

@@ -28,6 +28,7 @@ from sessiond.store.commit_job import MakeThreads
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.committer import AppendPlace, Committer
 from sessiond.store.cursor import Position, stale_cursor_error
+from sessiond.store.folding import Advance
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.listener import StoreListener
 from sessiond.store.loading import load_sessions
@@ -150,7 +151,8 @@ class SessionStore:
             self.presence.require()
             folder = self.folder(agent_id)
             data = header + b"".join(lines)
-            made = await self._run_write(making.create_file, folder, name, data, self.record_limit, self._durable)
+            make = partial(making.create_file, folder, name, data, self.record_limit, self._durable)
+            made: Advance = await self._run_write(self.committer.files.retry_with_room, make)
             if self.folders.get(agent_id) is not folder:
                 raise StoreDisplaced
             session = Session(key=attends or key, entry=made.entry, folder=folder)
@@ -240,7 +242,7 @@ class SessionStore:
         """Run `function(fd, *args)` in a worker thread, with the session's file opened for reading."""
 
         def work() -> Any:
-            fd = session.folder.open_file(session.file_name)
+            fd = self._open_for_reading(session.folder, session.file_name)
             try:
                 return function(fd, *args)
             finally:
@@ -259,6 +261,9 @@ class SessionStore:
         except OSError as error:
             raise read_error(error, session.key) from None
 
+    def _open_for_reading(self, folder: Folder, name: str) -> int:
+        return self.committer.files.retry_with_room(lambda: folder.open_file(name))
+
     async def read_each(self, sessions: Sequence[Session], function: Callable[..., T], *args: Any) -> list[T | None]:
         """Run `function(fd, end, dialect, *args)` for each session in one worker thread; `end` is the offset up to
         which it is folded.
@@ -269,7 +274,7 @@ class SessionStore:
 
         def read(folder: Folder, name: str, end: int) -> T | None:
             try:
-                fd = folder.open_file(name)
+                fd = self._open_for_reading(folder, name)
             except OSError:
                 return None
             try:

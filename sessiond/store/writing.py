@@ -174,7 +174,7 @@ class Writing:
             if kept.is_current(named) and session.keyed_epoch == session.epoch and not session.remnants:
                 self._untouched, self._facts, self._replaced = kept, session.entry.file, False
                 return kept.fd, named
-        fd = dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND)
+        fd = self._files.retry_with_room(lambda: dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND))
         self._opened.append(fd)
         return fd, os.fstat(fd)
 

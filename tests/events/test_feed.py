@@ -33,6 +33,7 @@ from support.followed_store import (
     message,
 )
 from support.sampling import share_out
+from support.shortage import no_free_descriptor
 
 from sessiond.errors import StorageError
 from sessiond.events import feed
@@ -649,6 +650,38 @@ async def test_changes_that_the_watcher_missed_are_found_by_a_rescan(tmp_path: P
         assert sorted(reader.texts) == ["appended", "found"]
         assert set(parts.store.catalog.by_key) == {KEY, "agent:fresh:main"}
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("what", ["append", "page", "each", "create", "what others wrote"])
+async def test_where_no_descriptor_is_free_the_idle_ones_are_given_back(parts: FollowedStore, what: str) -> None:
+    idle, store = await parts.create(OTHER), parts.store
+    await parts.say(OTHER, "kept open")
+    session = parts.session(KEY)
+    with parts.file(KEY).open("ab", buffering=0) as theirs, no_free_descriptor(), trio.fail_after(PATIENCE_S):
+        match what:
+            case "append":
+                await parts.say(KEY, "a")
+            case "page":
+                page = await store.page(idle, lambda record: record.message is not None, limit=9, max_bytes=1 << 20)
+                assert len(page.lines) == 1
+            case "each":
+                ends = await store.read_each([idle], lambda fd, end, _: os.fstat(fd).st_size - end)
+                assert ends == [0]
+            case "create":
+                await parts.create("agent:main:new")
+            case _:
+                theirs.write(line("theirs"))
+                while not session.entry.message_count:
+                    await trio.lowlevel.checkpoint()
+    await parts.say(OTHER, "and again")
+    assert idle.entry.message_count == 2
+
+
+async def test_where_no_descriptor_is_free_and_none_is_idle_an_append_is_an_error(parts: FollowedStore) -> None:
+    with no_free_descriptor(), pytest.raises(StorageError, match="Too many open files"):
+        await parts.say(KEY, "a")
+    await parts.say(KEY, "b")
+    assert parts.session(KEY).entry.message_count == 1
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import trio
 
@@ -24,6 +24,16 @@ def free_descriptors(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in filled:
             os.close(fd)
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """In this block none is free, until the code under test closes one."""
+    with free_descriptors(0), ExitStack() as taken:
+        with suppress(OSError):
+            while True:
+                taken.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        yield
 
 
 @contextmanager
