@@ -22,8 +22,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-UNITS = ("sessiond.service", "sessiond.socket", "sessiond-agent.socket")
-_PROGRAM_OF_UNIT = "ExecStart=%h/.local/bin/sessiond serve"
+_DAEMON_UNITS = ("sessiond.service", "sessiond.socket", "sessiond-agent.socket")
+# Started only where the configuration names other machines.
+_LINK_UNIT = "sessiond-link.service"
+UNITS = (*_DAEMON_UNITS, _LINK_UNIT)
+_PROGRAM_OF_UNIT = "ExecStart=%h/.local/bin/sessiond "
 _NO_NAMESPACES = """\
 # This machine lets users make no user namespaces, so a user unit can have no file system of its own either.
 [Service]
@@ -94,9 +97,10 @@ def _unit_texts(files: InstalledFiles) -> dict[str, str]:
             status=FAILED,
         )
     texts = {name: (folder / name).read_text("utf-8") for name in UNITS}
-    assert _PROGRAM_OF_UNIT in texts[UNITS[0]]
     words = " ".join(_quote(word, files.home) for word in _program())
-    texts[UNITS[0]] = texts[UNITS[0]].replace(_PROGRAM_OF_UNIT, f"ExecStart={words} serve")
+    for name in (UNITS[0], _LINK_UNIT):
+        assert _PROGRAM_OF_UNIT in texts[name]
+        texts[name] = texts[name].replace(_PROGRAM_OF_UNIT, f"ExecStart={words} ")
     return texts
 
 
@@ -147,14 +151,28 @@ def _start() -> None:
     if not _systemctl("daemon-reload"):
         lines(["systemd      there is no user manager here; start it yourself: sessiond serve"])
         return
-    if not _systemctl("enable", "-q", *UNITS) or not _systemctl("restart", *reversed(UNITS)):
+    units = UNITS if _names_machines() else _DAEMON_UNITS
+    if not _systemctl("enable", "-q", *units) or not _systemctl("restart", *reversed(units)):
         raise CommandFailed(
             "systemd could not start sessiond", hint="why: systemctl --user status sessiond", status=FAILED
         )
     lines(["systemd      enabled and started; see: systemctl --user status sessiond"])
+    if units == _DAEMON_UNITS:
+        lines(["             with other machines in the configuration: systemctl --user enable --now sessiond-link"])
     asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]
     if _output_of(asked) == "no":
         lines(["             it ends when you log out; to keep it: loginctl enable-linger"])
+
+
+def _names_machines() -> bool:
+    """Whether there is something to link with. A configuration with a mistake is the daemon's to complain of."""
+    from sessiond.config.settings import load
+    from sessiond.errors import ConfigError
+
+    try:
+        return bool(load().link.peers)
+    except ConfigError:
+        return False
 
 
 def _uninstall(files: InstalledFiles) -> None:

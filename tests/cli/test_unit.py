@@ -69,6 +69,7 @@ def test_the_service_starts_the_program_that_printed_it(home: Path, monkeypatch:
         [program, "unit", "--print"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     assert "\nExecStart=%h/.local/bin/sessiond serve\n" in done.stdout
+    assert "\nExecStart=%h/.local/bin/sessiond link run\n" in done.stdout
     assert all(f"# ~/.config/systemd/user/{unit}\n" in done.stdout for unit in UNITS)
     units = json.loads(
         subprocess.run(

@@ -20,6 +20,7 @@ from tests.system.private_systemd import HOME, RUNTIME, PrivateSystemd
 
 ROOT = Path(__file__).parent.parent.parent
 UNITS = [ROOT / "systemd" / name for name in ("sessiond.service", "sessiond.socket", "sessiond-agent.socket")]
+LINK = ROOT / "systemd/sessiond-link.service"
 SERVICE = "sessiond.service"
 CONFIG = HOME / ".config/sessiond/config.toml"
 DROP_IN = HOME / ".config/systemd/user/sessiond.service.d/test.conf"
@@ -43,7 +44,7 @@ def analyze(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @needs_analyze
 def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
     """systemd-analyze returns 0 for unknown keys, so its stderr must be empty as well."""
-    done = analyze(tmp_path, "--man=no", "verify", *map(str, UNITS))
+    done = analyze(tmp_path, "--man=no", "verify", *map(str, (*UNITS, LINK)))
     assert (done.stderr, done.returncode) == ("", 0)
 
 
@@ -51,6 +52,13 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
 def test_the_service_is_no_more_exposed_than_agents_and_bubblewrap_need(tmp_path: Path) -> None:
     """A daemon that starts no agents could reach 1.0; the unit gives the reason for each point above that."""
     done = analyze(tmp_path, "--offline=true", "--threshold=45", "security", str(UNITS[0]))
+    assert (done.stderr, done.returncode) == ("", 0), done.stdout
+
+
+@needs_analyze
+def test_the_link_is_little_exposed(tmp_path: Path) -> None:
+    """It has no namespaces of its own, so that one unit serves everywhere: it starts nothing and listens nowhere."""
+    done = analyze(tmp_path, "--offline=true", "--threshold=67", "security", str(LINK))
     assert (done.stderr, done.returncode) == ("", 0), done.stdout
 
 
