@@ -60,6 +60,7 @@ class PeerSink:
 
     def __init__(self, peer: Peer, services: Services) -> None:
         self._peer, self._services = peer, services
+        self._sight: tuple[Config, Caller, Sight] | None = None
 
     @property
     def codec(self) -> str:
@@ -80,6 +81,13 @@ class PeerSink:
     @property
     def reads_questions(self) -> bool:
         return reads_questions(self._peer.caller)
+
+    @property
+    def sight(self) -> Sight:
+        config, caller = self._services.config, self._peer.caller
+        if self._sight is None or self._sight[0] is not config or self._sight[1] is not caller:
+            self._sight = config, caller, self._services.sight_of(caller)
+        return self._sight[2]
 
     def encode_notification(self, method: str, params: Any) -> bytes:
         return self._peer.encode_notification(method, params)

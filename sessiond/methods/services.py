@@ -27,12 +27,12 @@ from sessiond.events.bus import EventBus
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.subscription import Subscription
 from sessiond.methods.question_view import reads_questions
-from sessiond.methods.wire import Encoder, describe_event
+from sessiond.methods.wire import Encoder, describe_event, hidden_links_in, readable_row
 from sessiond.model.caller import RUN_SCOPES, Caller
 from sessiond.model.entry import Entry
 from sessiond.model.event import Event, approximate_bytes
 from sessiond.model.keys import KeyRules, is_subagent
-from sessiond.model.row import Row, title_of, with_texts
+from sessiond.model.row import Row, title_of
 from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets, mask_title
@@ -174,14 +174,9 @@ class Services:
 
     def rows(self, caller: Caller, sessions: Sequence[Session]) -> list[Row]:
         """The rows of sessions as this caller may read them."""
-        sight, title_for = self.sight_of(caller), self.titles_for(caller)
-        rows = [listing.row(self.store, session, caller.agent_id, sight) for session in sessions]
-        if title_for is title_of:
-            return rows
-        patterns = self.patterns()
-        mask = (lambda title: mask_title(title, patterns)) if caller.has("read") else None
-        pairs = zip(rows, sessions, strict=True)
-        return [with_texts(row, title_for(session.entry), mask) for row, session in pairs]
+        sight, masks, titled = self.sight_of(caller), self.masks_for(caller), caller.has("read")
+        rows = (listing.row(self.store, session, caller.agent_id, sight) for session in sessions)
+        return [readable_row(row, masks, titled=titled) for row in rows]
 
     def encoded_rows(self, caller: Caller, sessions: Sequence[Session]) -> Sequence[Row | msgspec.Raw]:
         """As `rows`; those of a caller who may read everything come as JSON, which is kept."""
@@ -189,6 +184,10 @@ class Services:
             return self.rows(caller, sessions)
         sight, agent_id = self.sight_of(caller), caller.agent_id
         return [listing.encoded_row(self.store, session, agent_id, sight) for session in sessions]
+
+    def masks_for(self, caller: Caller) -> Patterns | None:
+        """The patterns of what is masked for this caller besides the known secrets; None where nothing is."""
+        return self.patterns() if self.masks(caller) else None
 
     def masks(self, caller: Caller) -> bool:
         """Whether secrets are masked for this caller: for tokens, unless the configuration turns it off."""
@@ -232,7 +231,17 @@ class Services:
     ) -> tuple[str, dict[str, Any]]:
         """As `wire.describe_event`, for this caller; a long event is masked in a worker thread."""
         titled, with_questions = caller.has("read"), reads_questions(caller)
-        work = partial(describe_event, self.store, event, agent, masks, titled=titled, with_questions=with_questions)
+        hidden = hidden_links_in(self.store, event, self.sight_of(caller))
+        work = partial(
+            describe_event,
+            self.store,
+            event,
+            agent,
+            masks,
+            titled=titled,
+            with_questions=with_questions,
+            hidden=hidden,
+        )
         if masks is None or approximate_bytes(event) < QUICK_BYTES:
             return work()
         found: list[tuple[str, dict[str, Any]]] = []

@@ -89,6 +89,7 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
         sources=frozenset(params.sources) if params.sources is not None else None,
         cwd=listing.normalize_folder(params.cwd) if params.cwd is not None else None,
         titles=ctx.services.titles_for(ctx.caller),
+        names=ctx.services.masker_for(ctx.caller),
         include_archived=params.include_archived,
         after=listing.read_cursor(params.cursor) if params.cursor is not None else None,
     )

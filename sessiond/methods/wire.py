@@ -24,8 +24,9 @@ from sessiond.model.event import (
 )
 from sessiond.model.row import Row, row_of, with_texts
 from sessiond.policy.redact import Patterns, mask_message
-from sessiond.policy.secrets import mask_next, mask_title
-from sessiond.sessions.listing import show_attended
+from sessiond.policy.secrets import mask_next, mask_secrets, mask_title
+from sessiond.policy.visibility import Sight
+from sessiond.sessions.listing import hidden_links, show_attended, without_links
 from sessiond.store.store import SessionStore
 
 
@@ -37,8 +38,8 @@ _decode_usage = msgspec.json.Decoder(_UsageOnly).decode
 
 
 class EventWire(Protocol):
-    """What the frame depends on: the codec, the agent whose main session is shown as `main`, and whether the caller may
-    read messages, and questions, and secrets only masked.
+    """What the frame depends on: the codec, the agent whose main session is shown as `main`, whether the caller may
+    read messages, and questions, and secrets only masked, and which sessions it may see.
     """
 
     @property
@@ -51,6 +52,8 @@ class EventWire(Protocol):
     def reads(self) -> bool: ...
     @property
     def reads_questions(self) -> bool: ...
+    @property
+    def sight(self) -> Sight: ...
     def encode_notification(self, method: str, params: Any) -> bytes: ...
 
 
@@ -60,7 +63,7 @@ class Encoder:
     def __init__(self, store: SessionStore, patterns: Callable[[], Patterns]) -> None:
         self._store, self._patterns = store, patterns
         self._event: Event | None = None
-        self._frames: dict[tuple[str, str | None, bool, bool, bool], bytes] = {}
+        self._frames: dict[tuple[str, str | None, bool, bool, bool, tuple[str, ...]], bytes] = {}
 
     def frame(self, event: Event, wire: EventWire) -> bytes:
         """The frame of the event for this connection."""
@@ -68,16 +71,29 @@ class Encoder:
             self._event = event
             self._frames.clear()
         agent = wire.agent_id if isinstance(event, ChangedEvent) else None
-        which = (wire.codec, agent, wire.masks, wire.reads, wire.reads_questions)
+        hidden = hidden_links_in(self._store, event, wire.sight)
+        which = (wire.codec, agent, wire.masks, wire.reads, wire.reads_questions, hidden)
         frame = self._frames.get(which)
         if frame is None:
             masks = self._patterns() if wire.masks else None
             described = describe_event(
-                self._store, event, agent, masks, titled=wire.reads, with_questions=wire.reads_questions
+                self._store,
+                event,
+                agent,
+                masks,
+                titled=wire.reads,
+                with_questions=wire.reads_questions,
+                hidden=hidden,
             )
             frame = wire.encode_notification(*described)
             self._frames[which] = frame
         return frame
+
+
+def hidden_links_in(store: SessionStore, event: Event, sight: Sight) -> tuple[str, ...]:
+    """The fields of the event's row that a caller with this sight may not see."""
+    entry = event.entry if isinstance(event, ChangedEvent) else None
+    return hidden_links(store, entry, sight) if entry is not None else ()
 
 
 def describe_event(
@@ -88,10 +104,12 @@ def describe_event(
     *,
     titled: bool = True,
     with_questions: bool = True,
+    hidden: tuple[str, ...] = (),
 ) -> tuple[str, dict[str, Any]]:
     """The notification's method and params, secrets masked with `masks`.
 
-    Without `titled` rows have no title, without `with_questions` questions have no texts.
+    Without `titled` rows have no title, without `with_questions` questions have no texts. `hidden` are fields of a row
+    that the caller may not see, from `hidden_links`.
     Source: protocol.md, "Events".
     """
     match event:
@@ -102,8 +120,8 @@ def describe_event(
             if event.reason is not None:
                 params["reason"] = event.reason
             if event.entry is not None:
-                row = _row(store, event, agent)
-                params["row"] = row if titled and masks is None else _with_title(row, masks if titled else None)
+                row = without_links(_row(store, event, agent), hidden)
+                params["row"] = readable_row(row, masks, titled=titled)
             return "sessions.changed", params
         case LiveEvent():
             fields = event.fields if masks is None else _mask_fields(event, masks)
@@ -146,11 +164,15 @@ def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
     return masked
 
 
-def _with_title(row: Row, masks: Patterns | None) -> Row:
-    """The row with its titles masked; without them if there is nothing to mask them with."""
-    if masks is None:
-        return with_texts(row, None, None)
-    return with_texts(row, mask_title(row.title, masks), lambda title: mask_title(title, masks))
+def readable_row(row: Row, masks: Patterns | None, *, titled: bool) -> Row:
+    """The row with its texts masked, where there are `masks`; without `titled` none that is made of messages."""
+    if titled and masks is None:
+        return row
+    return with_texts(
+        row,
+        titles=(lambda title: mask_title(title, masks) if masks is not None else title) if titled else lambda _: None,
+        names=lambda name: mask_secrets(name, masks)[0] if masks is not None else name,
+    )
 
 
 def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:

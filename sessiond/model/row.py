@@ -111,7 +111,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     started_at: Annotated[int | None, Meta(description="When its last run started, in milliseconds since 1970.")] = None
     ended_at: Annotated[int | None, Meta(description="When its last run ended, in milliseconds since 1970.")] = None
     runtime_ms: Annotated[int | None, Meta(description="How long its last run took, in milliseconds.")] = None
-    spawned_by: Annotated[str | None, Meta(description="The canonical key of the session that spawned it.")] = None
+    spawned_by: Annotated[
+        str | None, Meta(description="The canonical key of the session that spawned it, if the caller may see that.")
+    ] = None
     spawn_depth: Annotated[int | None, Meta(description="Its depth in the tree of spawned sessions.")] = None
     sandboxed: Annotated[bool | None, Meta(description="Whether its runs are sandboxed.")] = None
     child_sessions: Annotated[
@@ -185,15 +187,32 @@ def waiting_of(entry: Entry) -> WaitingFacts | None:
     return WaitingFacts(since=refs[0].asked_at, questions=len(refs), title=refs[0].title) if refs else None
 
 
-def with_texts(row: Row, title: str | None, mask: Callable[[str], str | None] | None) -> Row:
-    """The row with this title, and with its task and the title of its question masked, or without them where nothing
-    can mask them.
+def with_texts(row: Row, *, titles: Callable[[str], str | None], names: Callable[[str], str]) -> Row:
+    """The row with its texts as these give them: `titles` its title, its task and the title of its question, which are
+    made of messages, `names` the names that it was given.
     """
     waiting = row.waiting
     if waiting is not None and waiting.title is not None:
-        waiting = replace(waiting, title=mask(waiting.title) if mask is not None else None)
-    task = mask(row.task) if row.task is not None and mask is not None else None
-    return replace(row, title=title, task=task, waiting=waiting)
+        waiting = replace(waiting, title=titles(waiting.title))
+    return replace(
+        row,
+        title=titles(row.title) if row.title is not None else None,
+        task=titles(row.task) if row.task is not None else None,
+        waiting=waiting,
+        display_name=names(row.display_name) if row.display_name is not None else None,
+        subject=names(row.subject) if row.subject is not None else None,
+    )
+
+
+def links_of(entry: Entry) -> dict[str, str]:
+    """The fields of a row that name another session, and its key, as far as there is one."""
+    links = {"spawned_by": entry.spawned_by, "continues": entry.continues, "forked_from": _original_of(entry)}
+    return {name: key for name, key in links.items() if key}
+
+
+def _original_of(entry: Entry) -> str | None:
+    source = entry.source
+    return f"{source.name}:{source.forked_from}" if source is not None and source.forked_from else None
 
 
 def encode_texts(title: str, last: str | None) -> bytes:
@@ -240,7 +259,7 @@ def row_of(
         native_id=native_id_of(entry),
         read_only=source is not None,
         partial=partial,
-        forked_from=f"{source.name}:{source.forked_from}" if source is not None and source.forked_from else None,
+        forked_from=_original_of(entry),
         channel=channel_of(key, kind, entry),
         state=state_of(entry),
         waiting=waiting_of(entry),

@@ -12,9 +12,9 @@ from sessiond.model.entry import Entry
 from sessiond.model.hook import attended_state
 from sessiond.model.keys import SOURCES, Kind, agent_of, is_listed, kind_of
 from sessiond.model.keys import source_of as program_of
-from sessiond.model.row import OWN_SOURCE, CachedRow, Row, native_id_of, row_of, title_of, waiting_of
+from sessiond.model.row import OWN_SOURCE, CachedRow, Row, links_of, native_id_of, row_of, title_of, waiting_of
 from sessiond.policy.visibility import Sight
-from sessiond.sessions.resolve import reaches
+from sessiond.sessions.resolve import may_see_name, reaches
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
 
@@ -27,7 +27,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """The filters of a list. `after` is the place after the last row of the page before.
 
     `sources` are names of programs and `sessiond`; `cwd` is a folder, absolute and normalized. `titles` gives the title
-    of a session as the caller may read it.
+    of a session as the caller may read it, and `names` a name that one was given.
     """
 
     kinds: frozenset[Kind] | None = None
@@ -39,6 +39,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     sources: frozenset[str] | None = None
     cwd: str | None = None
     titles: Callable[[Entry], str | None] = title_of
+    names: Callable[[str], str] = str
     include_archived: bool = False
     after: tuple[int, str] | None = None
 
@@ -56,6 +57,8 @@ class ListPage(msgspec.Struct, frozen=True):
 def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> ListPage:
     """The newest `limit` sessions that pass the filter and that the caller may see."""
     page: list[Session] = []
+    if wanted.spawned_by is not None and not may_see_name(store.catalog, sight, wanted.spawned_by):
+        return ListPage(page, None)  # as where there is no such session
     partial = count_missed(store, sight, wanted)
     narrows, sees_all = _narrows(wanted), sight.unlimited
     for session in _candidates(store, sight, wanted):
@@ -178,8 +181,11 @@ def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
     if wanted.search is None:
         return True
     search = wanted.search
-    texts = (entry.display_name, entry.label, entry.subject, entry.session_id, session.key, native_id_of(entry))
-    return any(search in text.lower() for text in texts if text) or _is_in_title(search, entry, wanted.titles)
+    texts = (entry.label, entry.session_id, session.key, native_id_of(entry))
+    if any(search in text.lower() for text in texts if text) or _is_in_title(search, entry, wanted.titles):
+        return True
+    names = (name for name in (entry.display_name, entry.subject) if name and search in name.lower())
+    return any(search in wanted.names(name).lower() for name in names)
 
 
 def _is_in_title(search: str, entry: Entry, titles: Callable[[Entry], str | None]) -> bool:
@@ -190,7 +196,7 @@ def _is_in_title(search: str, entry: Entry, titles: Callable[[Entry], str | None
 
 
 def row(store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None) -> Row:
-    """The row of a session as shown to a caller of agent `caller_agent`; only the children that it may see."""
+    """The row of a session as shown to a caller of agent `caller_agent`, without the keys that it may not see."""
     cached = _cached_row(store, session, caller_agent)
     made = cached.row
     if made is None:
@@ -198,15 +204,31 @@ def row(store: SessionStore, session: Session, caller_agent: str | None, sight: 
     if session.folder.source is not None:
         made = show_attended(store, session, made)
     children = _children_of(store, session, sight)
-    return msgspec.structs.replace(made, child_sessions=children) if children else made
+    if children:
+        made = msgspec.structs.replace(made, child_sessions=children)
+    return without_links(made, hidden_links(store, session.entry, sight)) if sight is not None else made
+
+
+def hidden_links(store: SessionStore, entry: Entry, sight: Sight) -> tuple[str, ...]:
+    """The fields of a row that name sessions which a caller with this sight may not see."""
+    if sight.unlimited:
+        return ()
+    return tuple(name for name, key in links_of(entry).items() if not may_see_name(store.catalog, sight, key))
+
+
+def without_links(shown: Row, names: tuple[str, ...]) -> Row:
+    """The row without these fields, which name other sessions."""
+    return msgspec.structs.replace(shown, **dict.fromkeys(names)) if names else shown
 
 
 def encoded_row(
     store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None
 ) -> msgspec.Raw:
     """As `row`, as JSON: kept for as long as it is valid."""
-    if _may_have_children(store, session) or (
-        session.folder.source is not None and store.catalog.attending(session.key) is not None
+    if (
+        _may_have_children(store, session)
+        or (session.folder.source is not None and store.catalog.attending(session.key) is not None)
+        or (sight is not None and hidden_links(store, session.entry, sight))
     ):
         return msgspec.Raw(_encode(row(store, session, caller_agent, sight)))
     cached = _cached_row(store, session, caller_agent)

@@ -37,6 +37,12 @@ def reaches(catalog: Catalog, sight: Sight, key: str) -> bool:
     return sight.unlimited or sight.reaches(key, lambda target: spawner_of(catalog, target))
 
 
+def may_see_name(catalog: Catalog, sight: Sight, text: str) -> bool:
+    """As `reaches`, for what a transcript or a caller names: only who sees everything sees what is no key."""
+    is_key = is_foreign(text) or (text.startswith("agent:") and text.count(":") > 1)
+    return sight.unlimited or (is_key and reaches(catalog, sight, text))
+
+
 def may_name(catalog: Catalog, sight: Sight, session: Session | None, key: str | None = None) -> bool:
     """Whether a caller with this sight may see the session that it named, or the key of a missing one.
 

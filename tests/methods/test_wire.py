@@ -13,8 +13,10 @@ from support.in_process import in_process_daemon
 from sessiond.methods.wire import Encoder, describe_event
 from sessiond.model.event import ChangedEvent, LiveEvent, MessageEvent, QuestionAsked, QuestionClosed, ResyncEvent
 from sessiond.model.question import Question, QuestionAnswer, QuestionOption
+from sessiond.policy.visibility import Sight
 from sessiond.rpc.codecs import CBOR, JSON, CodecName
 from sessiond.rpc.messages import encode_call
+from sessiond.sessions.listing import hidden_links
 
 KEY = "agent:main:main"
 MESSAGE = b'{"role":"assistant", "content":"secret_key=abcdef123456", "usage":{"input":1}, "own": 1.50}'
@@ -27,6 +29,7 @@ class Client:
         self, codec: CodecName = "json", agent_id: str | None = None, *, masks: bool = False, reads: bool = True
     ) -> None:
         self.codec: CodecName = codec
+        self.sight = Sight(level="all", unlimited=True)
         self.agent_id, self.masks, self.reads, self.reads_questions = agent_id, masks, reads, reads
         self.made = 0
 
@@ -74,6 +77,50 @@ async def test_the_title_in_a_row_is_for_those_who_may_read_and_masked_as_messag
         assert masked is not None and masked.startswith("it is secret_key=") and "abcdef123456" not in masked
         assert title_for(Client(masks=True, reads=False)) is None
         assert title_for(Client(reads=False)) is None
+
+
+async def test_the_name_in_a_row_is_masked_as_messages_are(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon:
+        store = daemon.services.store
+        session, _ = await store.create(KEY, "main")
+        encoder = Encoder(store, daemon.services.patterns)
+        named = msgspec.structs.replace(
+            session.entry, display_name="its token=abcdef123456", subject="password=hunter22"
+        )
+        changed = ChangedEvent(KEY, session.session_id, "patch", None, named)
+        for masks, reads in ((True, True), (True, False), (False, True), (False, False)):
+            row = json.loads(encoder.frame(changed, Client(masks=masks, reads=reads)))["params"]["row"]
+            shown = (row["displayName"], row["subject"])
+            assert shown == (("its token=***", "password=***") if masks else (named.display_name, named.subject))
+
+
+async def test_a_row_names_no_session_that_its_reader_may_not_see(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon:
+        store = daemon.services.store
+        session, _ = await store.create(KEY, "main")
+        encoder = Encoder(store, daemon.services.patterns)
+        linked = msgspec.structs.replace(session.entry, spawned_by="agent:other:main", continues="claude:a")
+        changed = ChangedEvent(KEY, session.session_id, "patch", None, linked)
+        other = Sight(level="agent", agent_id="other", own_key=KEY)
+        for sight, shown in (
+            (Sight(level="all", unlimited=True), {"spawnedBy": "agent:other:main", "continues": "claude:a"}),
+            (Sight(level="tree", own_key=KEY), {}),
+            (Sight(level="tree", own_key=KEY, sees_foreign=True), {"continues": "claude:a"}),
+            (other, {"spawnedBy": "agent:other:main"}),
+        ):
+            client = Client()
+            client.sight = sight
+            row = json.loads(encoder.frame(changed, client))["params"]["row"]
+            assert {name: row[name] for name in ("spawnedBy", "continues", "forkedFrom") if name in row} == shown
+
+
+async def test_what_a_transcript_names_as_its_parent_may_be_no_key(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon:
+        store = daemon.services.store
+        session, _ = await store.create(KEY, "main")
+        for odd in ("..", ":", "agent:", "agent:other", "agent:main", "other"):
+            entry = msgspec.structs.replace(session.entry, spawned_by=odd)
+            assert hidden_links(store, entry, Sight(level="agent", agent_id="main")) == ("spawned_by",)
 
 
 async def test_event_params_are_as_documented(tmp_path: Path) -> None:
