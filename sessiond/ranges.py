@@ -45,7 +45,7 @@ TOKEN_TTL_S = Range(1, 10 * 365 * _DAY_S, 3600)
 # A page is left open over a working day, and not for ever.
 PAGE_TTL_S = Range(1, 30 * _DAY_S, _DAY_S // 2)
 
-SOURCE_WORDS = ("sessiond", "claude", "codex", "gemini", "pi", "opencode")
+SOURCE_WORDS = ("sessiond", "claude", "codex", "gemini", "pi", "opencode", "machine")
 SESSION_KINDS = ("main", "group", "cron", "hook", "node", "other")
 THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "adaptive", "xhigh")
 VERBOSE_LEVELS = ("off", "on", "full")

@@ -16,7 +16,7 @@ from sessiond.errors import InvalidParams
 from sessiond.methods.sessions_list import SessionsListParams
 from sessiond.methods.table import METHODS
 from sessiond.model.caller import SCOPES, Scope
-from sessiond.model.keys import SOURCES, Kind
+from sessiond.model.keys import MACHINE, SOURCES, Kind
 from sessiond.ranges import SOURCE_WORDS, Range
 from sessiond.rpc.bounds import ParamsDecoder, extra_of, layers_of
 
@@ -120,5 +120,5 @@ def test_a_message_that_is_blank_or_has_a_nul_is_refused(method: str, name: str,
 def test_the_names_of_sources_are_the_same_everywhere() -> None:
     schema = msgspec.json.schema(SessionsListParams)["$defs"]["SessionsListParams"]["properties"]["sources"]
     words = next(one["items"]["enum"] for one in schema["anyOf"] if "items" in one)
-    assert ("sessiond", *SOURCES) == SOURCE_WORDS
+    assert ("sessiond", *SOURCES, MACHINE) == SOURCE_WORDS
     assert sorted(words) == sorted(SOURCE_WORDS)

@@ -89,6 +89,7 @@ def run(args: Args) -> None:
         "search": args.search,
         "includeArchived": args.archived or None,
         "sources": list(args.source) or None,
+        "machine": args.machine,
         "cwd": here_if(args.here),
     }
     with connect(args) as client:
@@ -109,7 +110,7 @@ def run(args: Args) -> None:
     else:
         lines(as_tsv(rows))
     if not found["sessions"]:
-        narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search", "sources", "cwd"))
+        narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search", "sources", "machine", "cwd"))
         note("no session fits" if narrowed else 'no sessions yet; send a first message: sessiond send main "hello"')
     asked = sum((row.get("waiting") or {}).get("questions", 0) for row in rows)
     if asked:
@@ -212,6 +213,7 @@ COMMAND = Command(
             choices=SESSION_KINDS,
         ),
         SOURCE,
+        Option("--machine", "Only those of this other machine.", metavar="NAME"),
         HERE,
         Option("--active", "Only those with a message in the last MINUTES.", kind="count", metavar="MINUTES"),
         Option("--messages", f"The last N messages of each (at most {LIST_MESSAGES.most}).", kind="int", metavar="N"),

@@ -72,6 +72,9 @@ def line(event: Event, present_ms: int, on: Screen, known: dict[str, dict[str, A
                 if not outcome:
                     return None
             text = f"{what}{outcome}"
+        case "machine.changed":
+            key, who, style = one_line(str(event.get("machine", ""))), "machine", "magenta"
+            text = "is reached" if event.get("awaySince") is None else "is away"
         case "session.resync":
             who, text, style = "resync", one_line(f"read again ({event.get('reason')})"), "dim"
         case _:

@@ -23,7 +23,15 @@ from sessiond.methods.following import EventFilter
 from sessiond.methods.services import Context, Services
 from sessiond.methods.sessions_history import SessionsHistoryParams, SessionsHistoryResult
 from sessiond.model.caller import Caller
-from sessiond.model.event import Event, LiveEvent, MessageEvent, QuestionAsked, QuestionClosed, ResyncEvent
+from sessiond.model.event import (
+    Event,
+    LiveEvent,
+    MachineChanged,
+    MessageEvent,
+    QuestionAsked,
+    QuestionClosed,
+    ResyncEvent,
+)
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
@@ -213,6 +221,8 @@ def _live_name(event: Event) -> str:
             return "question.asked"
         case QuestionClosed():
             return "question.answered"
+        case MachineChanged():
+            return "machine.changed"
     names = {"session.delta": "delta", "session.thought": "thought", "session.tool": "tool"}
     return names.get(getattr(event, "method", ""), "changed")
 

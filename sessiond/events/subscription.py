@@ -18,8 +18,8 @@ import trio
 from sessiond.events.delayed_retry import RETRY_S
 from sessiond.events.omission import join_omitted, omit_content
 from sessiond.model.event import (
-    QUESTION_EVENTS,
     TEXT_METHODS,
+    UNREPLAYED_EVENTS,
     ChangedEvent,
     Event,
     LiveEvent,
@@ -99,7 +99,7 @@ class Subscription:
         """Whether this subscriber gets the event, as of now."""
         if isinstance(event, ChangedEvent):
             return self.everything is not None and self.everything(event.key, event.spawned_by, False)
-        if isinstance(event, QUESTION_EVENTS):
+        if isinstance(event, UNREPLAYED_EVENTS):
             each = (self.keys.get(event.key), self.everything)
             return any(sees is not None and sees(event.key, event.spawned_by, False) for sees in each)
         return self.reads(event.key, event.spawned_by)
@@ -114,7 +114,7 @@ class Subscription:
     def offer(self, event: Event) -> None:
         """Write the event, queue it, or leave it to the replay. Never waits."""
         lag = self.behind.get(event.key) if self.behind else None
-        if lag is not None and not isinstance(event, QUESTION_EVENTS):
+        if lag is not None and not isinstance(event, UNREPLAYED_EVENTS):
             # Messages are replayed from the file, in their order; live events are dropped while the subscriber lags.
             if isinstance(event, ChangedEvent) and self.wants(event):
                 lag.change = event
@@ -160,7 +160,7 @@ class Subscription:
         change = lag.change if lag is not None else None
         kept: deque[Event] = deque()
         for event in self.queue:
-            if event.key != key or isinstance(event, QUESTION_EVENTS):
+            if event.key != key or isinstance(event, UNREPLAYED_EVENTS):
                 kept.append(event)
             elif isinstance(event, ChangedEvent):
                 change = event
@@ -273,7 +273,7 @@ class Subscription:
             if isinstance(event, LiveEvent) and event.method in TEXT_METHODS:
                 run, short = (event.key, event.method, event.fields.get("runId")), omit_content(event)
                 missed[run] = join_omitted(missed.get(run), short) or short
-        asked = [event for event in self.queue if isinstance(event, QUESTION_EVENTS)]
+        asked = [event for event in self.queue if isinstance(event, UNREPLAYED_EVENTS)]
         self.queue = deque([*asked, *(event for event in missed.values() if event.key not in self.behind)])
         self._queued_bytes = sum(map(approximate_bytes, self.queue))
         if self._queued_bytes > MAX_QUEUED_BYTES or len(self.queue) > self._limit:

@@ -88,7 +88,7 @@ LISTED: list[Schema] = [
     _tool(
         "sessions_list",
         "List sessions",
-        "The sessions you may see, newest message first; `readOnly` ones are of programs outside sessiond. With a"
+        "The sessions you may see, newest message first; `readOnly` ones are of other programs or machines. With a"
         " `visibility` other than `all` there may be more.",
         {
             "search": _text("Only where key, title, label or name contains this."),
@@ -96,7 +96,7 @@ LISTED: list[Schema] = [
             "sources": _SOURCES,
             "cwd": _text("Only of work in this folder or below."),
             "activeMinutes": _whole("Only with a message in so many minutes.", _A_YEAR),
-            "messageLimit": _whole("Show so many last messages of each too.", LIST_MESSAGES),
+            "messageLimit": _whole("Show so many last messages of each.", LIST_MESSAGES),
             "limit": _limit(LIST_LIMIT),
             "cursor": _text(_CURSOR),
         },

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from sessiond.errors import InvalidParams, quote
-from sessiond.model.keys import AGENT_ID
+from sessiond.model.keys import AGENT_ID, MACHINE_NAME
 from sessiond.model.lax import MAX_MS
 from sessiond.policy.spawn import check_thinking
 from sessiond.ranges import THINKING_LEVELS, Range
@@ -86,6 +86,12 @@ def check_folder(text: str, field: str) -> None:
         raise InvalidParams(f"`{field}`: an absolute path is expected, not {quote(text[:80])}.", field=field)
 
 
+def check_machine(text: str, field: str) -> None:
+    """InvalidParams for a text that is no machine's name."""
+    if not MACHINE_NAME.fullmatch(text):
+        raise InvalidParams(f"`{field}` is no machine's name: they match {MACHINE_NAME.pattern}.", field=field)
+
+
 SessionName = Annotated[str, says("The session: its key, an alias such as `main` or `current`, or its id.")]
 MessageText = Annotated[str, check_by(check_text, "not blank, no NUL"), says("The text of the message.")]
 IdempotencyKey = Annotated[
@@ -93,14 +99,19 @@ IdempotencyKey = Annotated[
     says("Chosen by the caller: a request repeated with the same key is carried out once and gets the same answer."),
 ]
 AgentIdText = Annotated[str, check_by(check_agent_id, f"`{AGENT_ID.pattern}`", pattern=f"^{AGENT_ID.pattern}$")]
+MachineName = Annotated[str, check_by(check_machine, f"`{MACHINE_NAME.pattern}`", pattern=f"^{MACHINE_NAME.pattern}$")]
 Line = Annotated[str, check_by(check_line, "printable, not blank", minLength=1, maxLength=MAX_LABEL_CHARS)]
 FolderName = Annotated[
     Annotated[str, check_by(check_folder, "an absolute path")] | None,
     says("Only sessions whose working folder is this one or below it, by path segments; no links are resolved."),
 ]
 SourceNames = Annotated[
-    Annotated[list[Literal["sessiond", "claude", "codex", "gemini", "pi", "opencode"]], Meta(min_length=1)] | None,
-    says("Only sessions of these programs; `sessiond` stands for its own.", default="every program"),
+    Annotated[list[Literal["sessiond", "claude", "codex", "gemini", "pi", "opencode", "machine"]], Meta(min_length=1)]
+    | None,
+    says(
+        "Only sessions of these programs; `sessiond` stands for its own, `machine` for those of other machines.",
+        default="every program",
+    ),
 ]
 TIMES = Range(0, MAX_MS, 0)
 ThinkingLevel = Annotated[str, Meta(extra={"check": check_thinking}, extra_json_schema={"enum": list(THINKING_LEVELS)})]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sessiond.methods.params import Result, says
 from sessiond.model.caller import Caller
-from sessiond.model.keys import agent_of
+from sessiond.model.keys import agent_of, machine_of
 from sessiond.model.question import Outcome, Question, QuestionAnswer, QuestionOption, QuestionStatus, Road
 from sessiond.policy.redact import Patterns
 from sessiond.policy.secrets import mask_secrets
@@ -42,7 +42,11 @@ class QuestionView(Result, frozen=True, kw_only=True):
     run_id: Annotated[str | None, says("The run that asks.")] = None
     title: Annotated[str | None, says("What is asked, on one line.")] = None
     detail: Annotated[str | None, says("More of it, on several lines.")] = None
-    options: Annotated[list[QuestionOption], says("The ways to answer, in the agent's own words.")]
+    options: Annotated[
+        list[QuestionOption],
+        says("The ways to answer, in the agent's own words; none of a question that is answered on another machine."),
+    ]
+    read_only: Annotated[bool, says("Whether it is asked on another machine, and answered only there.")] = False
     status: Annotated[QuestionStatus, says("`open`, or how it ended.")]
     asked_at: Annotated[int, says("When it was asked, in milliseconds since 1970.")]
     expires_at: Annotated[int | None, says("When it expires, in milliseconds since 1970.")] = None
@@ -69,12 +73,14 @@ def reads_questions(caller: Caller) -> bool:
 
 def view_question(key: str, question: Question, answer: QuestionAnswer | None, sight: QuestionSight) -> QuestionView:
     """The question of the session `key`."""
+    is_elsewhere = machine_of(key) is not None
     view = QuestionView(
         id=question.id,
         session_key=key,
         agent_id=agent_of(key),
         run_id=question.run_id,
         options=[],
+        read_only=is_elsewhere,
         status=answer.outcome if answer is not None else "open",
         asked_at=question.asked_at,
         expires_at=question.expires_at,
@@ -88,7 +94,7 @@ def view_question(key: str, question: Question, answer: QuestionAnswer | None, s
         detail=sight.mask(question.detail) if question.detail else None,
         tool_call_id=question.tool_call_id,
         kind=question.kind,
-        options=[replace(option, label=sight.mask(option.label)) for option in question.options],
+        options=[replace(one, label=sight.mask(one.label)) for one in (() if is_elsewhere else question.options)],
     )
 
 

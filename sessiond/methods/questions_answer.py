@@ -11,8 +11,10 @@ from sessiond.methods.services import Context
 from sessiond.model.question import MAX_NOTE_BYTES, QuestionStatus, Road, clean_text
 from sessiond.policy import answering, visibility
 from sessiond.questions.desk import asking_key, no_such_question
+from sessiond.questions.listing import find_elsewhere
 from sessiond.rpc.method import Method
 from sessiond.sessions import resolve
+from sessiond.store.refusals import require_own
 
 # How our own programs introduce themselves, and the road that this is.
 _ROADS: dict[str, Road] = {"sessiond-cli": "cli", "sessiond-acp": "acp", "sessiond-hook": "hook"}
@@ -43,12 +45,13 @@ class QuestionsAnswerResult(Result, frozen=True, kw_only=True):
 async def handle(ctx: Context, params: QuestionsAnswerParams) -> QuestionsAnswerResult:
     services, caller = ctx.services, ctx.caller
     catalog, rules = services.store.catalog, visibility.rules_from(services.config)
-    session = services.questions.find_session(params.id)
+    session = services.questions.find_session(params.id) or find_elsewhere(services.store, params.id)
     asking = asking_key(session) if session is not None else resolve.NOBODYS_KEY
     # Also for a missing one, which takes as long as a hidden one then.
     is_visible = resolve.may_name(catalog, services.sight_of(caller), None, asking)
     if session is None or not is_visible:
         raise no_such_question(params.id)
+    require_own(session)
     answering.check_answer(caller, asking, rules, lambda key: resolve.spawner_of(catalog, key))
     by = answering.name_of(caller, rules)
     note = clean_text(params.note) if params.note else None

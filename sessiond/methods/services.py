@@ -116,6 +116,8 @@ class Services:
     loaded: trio.Event = field(default_factory=trio.Event)
     connections: dict[Peer, Connection] = field(default_factory=dict)
     subscriptions: dict[Peer, Subscription] = field(default_factory=dict)
+    # The connections that report which machines are reached.
+    linking: set[object] = field(default_factory=set)
 
     encoder: Encoder = field(init=False)
     page: PageAccess = field(init=False)

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import msgspec
 from msgspec import Meta
 
-from sessiond.methods.params import FolderName, Params, Result, SourceNames, clamp_to, says
+from sessiond.methods.params import FolderName, MachineName, Params, Result, SourceNames, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.model.keys import canonical_key
 from sessiond.model.row import Row
@@ -47,6 +47,7 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     ] = None
     label: Annotated[str | None, says("Only sessions with this label.")] = None
     sources: SourceNames = None
+    machine: Annotated[MachineName | None, says("Only sessions of this other machine.")] = None
     cwd: FolderName = None
     spawned_by: Annotated[str | None, says("Only the sub-agents of the session with this key.")] = None
     agent_id: Annotated[str | None, says("Only sessions of this agent.")] = None
@@ -87,6 +88,7 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
         spawned_by=spawned_by,
         agent_id=params.agent_id,
         sources=frozenset(params.sources) if params.sources is not None else None,
+        machine=params.machine,
         cwd=listing.normalize_folder(params.cwd) if params.cwd is not None else None,
         titles=ctx.services.titles_for(ctx.caller),
         names=ctx.services.masker_for(ctx.caller),

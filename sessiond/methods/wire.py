@@ -17,6 +17,7 @@ from sessiond.model.event import (
     ChangedEvent,
     Event,
     LiveEvent,
+    MachineChanged,
     MessageEvent,
     QuestionAsked,
     QuestionClosed,
@@ -26,7 +27,7 @@ from sessiond.model.row import Row, row_of, with_texts
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import mask_next, mask_secrets, mask_title
 from sessiond.policy.visibility import Sight
-from sessiond.sessions.listing import hidden_links, show_attended, without_links
+from sessiond.sessions.listing import away_since, hidden_links, show_attended, without_links
 from sessiond.store.store import SessionStore
 
 
@@ -132,6 +133,9 @@ def describe_event(
         case QuestionClosed():
             answer = as_fields(view_answer(event.answer, QuestionSight(with_questions, masks)))
             return "question.answered", {"sessionKey": event.key, "id": event.answer.question_id, "answer": answer}
+        case MachineChanged():
+            away = {} if event.away_since is None else {"awaySince": event.away_since}
+            return "machine.changed", {"machine": event.machine, **away}
         case ResyncEvent():
             return "session.resync", {"sessionKey": event.key, "reason": event.reason, "cursor": event.cursor}
 
@@ -189,5 +193,6 @@ def _row(store: SessionStore, event: ChangedEvent, agent: str | None) -> Row:
         # Left empty: which children are visible depends on the caller, and the row is encoded once for all.
         children=[],
         archived=session.archived if session is not None else True,
+        away_since=away_since(store, event.key),
     )
     return show_attended(store, session, row) if session is not None and session.folder.source is not None else row

@@ -99,10 +99,21 @@ class QuestionClosed(msgspec.Struct, frozen=True):
     spawned_by: str | None = None
 
 
-Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent | QuestionAsked | QuestionClosed
+class MachineChanged(msgspec.Struct, frozen=True):
+    """Another machine is reached again, or not any more: one event, and not one of each of its sessions, whose rows say
+    it from now on. `key` is how the keys of its sessions begin.
+    """
+
+    key: str
+    machine: str
+    away_since: int | None
+    spawned_by: str | None = None
+
+
+Event = MessageEvent | ChangedEvent | LiveEvent | ResyncEvent | QuestionAsked | QuestionClosed | MachineChanged
 # They go to whoever may see that there is such a session, and a subscriber that is behind gets them too: they are in no
 # replay of messages.
-QUESTION_EVENTS = (QuestionAsked, QuestionClosed)
+UNREPLAYED_EVENTS = (QuestionAsked, QuestionClosed, MachineChanged)
 
 # The overhead of an event besides its content.
 _FRAME_BYTES = 400

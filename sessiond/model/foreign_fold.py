@@ -40,7 +40,7 @@ def begin_foreign(source: SourceFacts, native_id: str) -> Entry:
     name, found = source.name, source.found
     return Entry(
         session_id=native_id,
-        session_key=f"{name}:{native_id}",
+        session_key=found.key or f"{name}:{native_id}",
         spawned_by=f"{name}:{found.parent}" if found.parent else None,
         cwd=found.cwd,
         source=SourceFacts(

@@ -16,17 +16,23 @@ Kind = Literal["main", "group", "cron", "hook", "node", "other"]
 
 MAX_KEY_BYTES = 512
 # The form of keys in records; anything else there is ignored.
-CanonicalKey = Annotated[str, msgspec.Meta(pattern=r"^agent:[a-z0-9][a-z0-9_-]{0,63}:.+$")]
+_OWN_FORM = r"agent:[a-z0-9][a-z0-9_-]{0,63}:.+"
+CanonicalKey = Annotated[str, msgspec.Meta(pattern=rf"^{_OWN_FORM}$")]
 # The programs whose own sessions are shown, by the word that their keys begin with.
 SOURCES = ("claude", "codex", "gemini", "pi", "opencode")
 # The id that a program gave its session. It keeps its letters, as it may be a file name.
 NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-# The form of their keys in records.
-_FOREIGN_FORM = rf"(?:{'|'.join(SOURCES)}):{NATIVE_ID.pattern}"
+# What stands for a program where the session is one of another machine's sessiond: `<machine>/<its key there>`.
+MACHINE = "machine"
+MACHINE_NAME = re.compile(r"[a-z0-9-]{1,32}")
+# The form of the keys of both in records.
+_FOREIGN_FORM = rf"(?:(?:{'|'.join(SOURCES)}):{NATIVE_ID.pattern}|{MACHINE_NAME.pattern}/{_OWN_FORM})"
 ForeignKey = Annotated[str, msgspec.Meta(pattern=rf"^{_FOREIGN_FORM}\Z")]
 # The form of either.
-AnyKey = Annotated[str, msgspec.Meta(pattern=rf"^(?:agent:[a-z0-9][a-z0-9_-]{{0,63}}:.+$|{_FOREIGN_FORM}\Z)")]
-_FOREIGN = tuple(f"{source}:" for source in SOURCES)
+AnyKey = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_OWN_FORM}$|{_FOREIGN_FORM}\Z)")]
+_PROGRAMS = tuple(f"{source}:" for source in SOURCES)
+_OWN = "agent:"
+_ELSEWHERE = re.compile(rf"({MACHINE_NAME.pattern})/{_OWN}")
 AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SESSION_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -70,22 +76,32 @@ def canonical_key(
     source, _, native = text.strip().partition(":")
     if source.lower() in SOURCES and NATIVE_ID.fullmatch(native):
         return f"{source.lower()}:{native}"
-    if key.startswith("agent:"):
-        agent, _, rest = key[len("agent:") :].partition(":")
-        if not AGENT_ID.fullmatch(agent) or not rest.strip(":"):
-            raise InvalidParams(
-                f"{field} is not a session key: write agent:<agentId>:<rest>,"
-                " with an agent id like [a-z0-9][a-z0-9_-]*",
-                field=field,
-            )
+    if key.startswith(_OWN):
+        agent, rest = _parts_of(key, field)
         if rest in ("main", "global") and (rest == "main" or rules.scope == "global"):
             rest = rules.main_key
         return f"agent:{agent}:{rest}"
+    elsewhere = _ELSEWHERE.match(key)
+    if elsewhere is not None:
+        # What is `main` there only that machine knows.
+        agent, rest = _parts_of(key[len(elsewhere[1]) + 1 :], field)
+        return f"{elsewhere[1]}/agent:{agent}:{rest}"
     if key in ("main", rules.main_key) or (key == "global" and rules.scope == "global"):
         return main_key(agent_id or rules.default_agent, rules)
     if _WITHOUT_AGENT.fullmatch(key):
         return f"agent:{rules.default_agent}:{key}"
     return None
+
+
+def _parts_of(key: str, field: str) -> tuple[str, str]:
+    """The agent id in a normalized key that begins with `agent:`, and what follows it. InvalidParams."""
+    agent, _, rest = key[len(_OWN) :].partition(":")
+    if not AGENT_ID.fullmatch(agent) or not rest.strip(":"):
+        raise InvalidParams(
+            f"{field} is not a session key: write agent:<agentId>:<rest>, with an agent id like [a-z0-9][a-z0-9_-]*",
+            field=field,
+        )
+    return agent, rest
 
 
 def main_key(agent_id: str, rules: KeyRules) -> str:
@@ -94,27 +110,51 @@ def main_key(agent_id: str, rules: KeyRules) -> str:
 
 
 def is_foreign(key: str) -> bool:
-    """Whether the canonical key is that of another program's session: `<source>:<native id>`."""
-    return key.startswith(_FOREIGN)
+    """Whether the canonical key is that of another program's session, `<source>:<native id>`, or of one on another
+    machine, `<machine>/<its key there>`.
+    """
+    return key.startswith(_PROGRAMS) or machine_of(key) is not None
 
 
 def source_of(key: str) -> str | None:
-    """The program whose session the canonical key names; None for our own."""
-    return key.partition(":")[0] if is_foreign(key) else None
+    """The program whose session the canonical key names, MACHINE for one on another machine; None for our own."""
+    if key.startswith(_OWN):
+        return None
+    return key.partition(":")[0] if key.startswith(_PROGRAMS) else MACHINE if machine_of(key) is not None else None
+
+
+def machine_of(key: str) -> str | None:
+    """The machine whose session the canonical key names; None for one that is kept on this machine."""
+    found = None if key.startswith(_OWN) else _ELSEWHERE.match(key)
+    return found[1] if found is not None else None
+
+
+def key_elsewhere(machine: str, key: str) -> str | None:
+    """The key here for a session that has this canonical key on another machine; None where it can be none."""
+    try:
+        agent, rest = _parts_of(key, "key") if key.startswith(_OWN) else ("", "")
+        full = f"{machine}/agent:{agent}:{rest}"
+        return full if agent and normalize_key(full, "key") == full else None
+    except InvalidParams:
+        return None
 
 
 def agent_of(key: str) -> str:
-    """The agent id in a canonical key; empty for a session of another program, which is no agent's."""
-    return "" if key.startswith(_FOREIGN) else key.split(":", 2)[1]
+    """The agent id in a canonical key; empty for a foreign session, which is no agent's here."""
+    return key.split(":", 2)[1] if key.startswith(_OWN) else ""
 
 
 def rest_of(key: str) -> str:
-    """What follows the agent prefix of a canonical key; of another program's session the native id."""
-    return key.partition(":")[2] if key.startswith(_FOREIGN) else key.split(":", 2)[2]
+    """What follows the agent prefix of a canonical key; of another program's session the native id, of another
+    machine's the key that it has there.
+    """
+    if key.startswith(_OWN):
+        return key.split(":", 2)[2]
+    return key.partition("/" if machine_of(key) is not None else ":")[2]
 
 
 def kind_of(key: str, rules: KeyRules, chat_type: str | None = None) -> Kind:
-    """The kind of a session, by the part of its key after the agent prefix. Another program's is `other`."""
+    """The kind of a session, by the part of its key after the agent prefix. A foreign one is `other`."""
     if is_foreign(key):
         return "other"
     rest = rest_of(key)
@@ -134,7 +174,7 @@ def kind_of(key: str, rules: KeyRules, chat_type: str | None = None) -> Kind:
 def group_part(key: str) -> tuple[str, str, str] | None:
     """`(channel, "group" | "channel", id)` for the key of a group, else None."""
     parts = rest_of(key).split(":", 2)
-    if len(parts) == 3 and parts[1] in ("group", "channel"):
+    if len(parts) == 3 and parts[1] in ("group", "channel") and not is_foreign(key):
         return parts[0], parts[1], parts[2]
     return None
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
-from sessiond.model.keys import KeyRules, Kind, display_key, group_part, kind_of
+from sessiond.model.keys import MACHINE, KeyRules, Kind, display_key, group_part, kind_of, machine_of
 from sessiond.model.title import clean_title
 
 State = Literal["running", "waiting", "done", "error", "aborted", "idle"]
@@ -40,8 +40,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     ]
     source: Annotated[
         str,
-        Meta(description="The program whose session it is: `sessiond` for its own, else `claude`, `codex` and so on."),
+        Meta(
+            description="The program whose session it is: `sessiond` for its own, else `claude`, `codex` and so on;"
+            " `machine` for those of another machine's sessiond."
+        ),
     ]
+    machine: Annotated[str | None, Meta(description="The other machine on which it is, by its name here.")] = None
+    away_since: Annotated[
+        int | None,
+        Meta(
+            description="Since when that machine is not reached, in milliseconds since 1970: then the row may be old."
+        ),
+    ] = None
     title: Annotated[
         str | None,
         Meta(description="What a person or the program called it, else the first words that a person typed."),
@@ -52,7 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     cwd: Annotated[str | None, Meta(description="The folder in which its agent works.")] = None
     native_id: Annotated[str | None, Meta(description="The id that the agent program gave it.")] = None
     read_only: Annotated[
-        bool, Meta(description="Whether another program keeps it: sessiond shows it and never changes it.")
+        bool, Meta(description="Whether another program or machine keeps it: it is shown here and never changed.")
     ] = False
     partial: Annotated[
         bool,
@@ -142,6 +152,7 @@ class CachedRow(msgspec.Struct, gc=False):
     rules: KeyRules
     caller_agent: str | None
     archived: bool
+    away_since: int | None = None
     row: Row | None = None
     text: msgspec.Raw | None = None
 
@@ -166,7 +177,7 @@ def title_of(entry: Entry) -> str | None:
 
 def native_id_of(entry: Entry) -> str | None:
     """The id that the agent program gave the session."""
-    if entry.source is not None:
+    if entry.source is not None and entry.source.name != MACHINE:
         return entry.session_id
     # The preset of Codex stores the id and what it has counted, separated by a space.
     return (entry.native_session_id or "").partition(" ")[0] or None
@@ -247,8 +258,9 @@ def row_of(
     caller_agent: str | None,
     children: list[str],
     archived: bool = False,
+    away_since: int | None = None,
 ) -> Row:
-    """The row of a session, as a caller of `caller_agent` sees it."""
+    """The row of a session, as a caller of `caller_agent` sees it. `away_since`: its machine is not reached."""
     kind, source = kind_of(key, rules, entry.chat_type), entry.source
     partial = entry.is_incomplete or (source is not None and source.partial)
     return Row(
@@ -257,6 +269,8 @@ def row_of(
         source=source.name if source is not None else OWN_SOURCE,
         title=title_of(entry),
         native_id=native_id_of(entry),
+        machine=machine_of(key),
+        away_since=away_since,
         read_only=source is not None,
         partial=partial,
         forked_from=_original_of(entry),

@@ -11,9 +11,10 @@ from sessiond.model.line_facts import FIRST_WORDS
 class FoundFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What is known of a session before its file is read: from where the file lies, and from files beside it.
 
-    `parent` is the native id of the session whose sub-agent it is.
+    `parent` is the native id of the session whose sub-agent it is. `key` is its key, where that is not made of its id.
     """
 
+    key: str | None = None
     parent: str | None = None
     cwd: str | None = None
     title: str | None = None
@@ -31,7 +32,7 @@ class OpenMessage(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """A session of the program `name` (`claude`, `codex`...). `forked_from` is a native id.
+    """A session of the program `name` (`claude`, `codex`..., or `machine`). `forked_from` is a native id.
 
     `opened` is the newest message if later lines may belong to it. What may be a
     repetition of usage does not count behind `usage_records_from` (an offset).

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from sessiond.model.keys import machine_of
 from sessiond.model.record import Record
 from sessiond.store.catalog import Session
 from sessiond.trigrams.marks import NumberedLine
@@ -74,9 +75,11 @@ def identity_of(record: Record, text: str) -> MessageIdentity | None:
     return MessageIdentity(record.shown_id, record.timestamp_ms, hash((record.role, text)))
 
 
-def seniority(session: Session) -> tuple[int, str, str]:
-    """Of several sessions with a message, the one for which this is the least is shown."""
-    return session.entry.created_at, session.key, session.session_id
+def seniority(session: Session) -> tuple[bool, int, str, str]:
+    """Of several sessions with a message, the one for which this is the least is shown. What another machine says of
+    its age hides nothing that is kept here.
+    """
+    return machine_of(session.key) is not None, session.entry.created_at, session.key, session.session_id
 
 
 class NewestMatches:

@@ -10,7 +10,7 @@ import msgspec
 from sessiond.errors import InvalidParams
 from sessiond.model.entry import Entry
 from sessiond.model.hook import attended_state
-from sessiond.model.keys import SOURCES, Kind, agent_of, is_listed, kind_of
+from sessiond.model.keys import SOURCES, Kind, agent_of, is_listed, kind_of, machine_of
 from sessiond.model.keys import source_of as program_of
 from sessiond.model.row import OWN_SOURCE, CachedRow, Row, links_of, native_id_of, row_of, title_of, waiting_of
 from sessiond.policy.visibility import Sight
@@ -37,6 +37,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     spawned_by: str | None = None
     agent_id: str | None = None
     sources: frozenset[str] | None = None
+    machine: str | None = None
     cwd: str | None = None
     titles: Callable[[Entry], str | None] = title_of
     names: Callable[[str], str] = str
@@ -75,7 +76,7 @@ def select(store: SessionStore, sight: Sight, wanted: Filter, limit: int) -> Lis
 
 def _narrows(wanted: Filter) -> bool:
     """Whether some session that is listed does not pass, apart from its time and place."""
-    by_key = (wanted.kinds, wanted.agent_id, wanted.sources, wanted.spawned_by)
+    by_key = (wanted.kinds, wanted.agent_id, wanted.sources, wanted.machine, wanted.spawned_by)
     return any(one is not None for one in (*by_key, wanted.label, wanted.cwd, wanted.search))
 
 
@@ -158,8 +159,14 @@ def _tree(store: SessionStore, root: str) -> Iterator[str]:
 
 
 def source_of(key: str) -> str:
-    """The name of the program whose session it is; `sessiond` for our own."""
+    """The name of the program whose session it is; `sessiond` for our own, `machine` for another machine's."""
     return program_of(key) or OWN_SOURCE
+
+
+def away_since(store: SessionStore, key: str) -> int | None:
+    """Since when the machine of the session is not reached; None while it is, and for those on this machine."""
+    machine = machine_of(key)
+    return store.machines.away_since(machine) if machine is not None else None
 
 
 def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
@@ -167,6 +174,8 @@ def _passes(store: SessionStore, session: Session, wanted: Filter) -> bool:
     if not is_listed(session.key):
         return False
     if wanted.sources is not None and source_of(session.key) not in wanted.sources:
+        return False
+    if wanted.machine is not None and machine_of(session.key) != wanted.machine:
         return False
     if wanted.agent_id is not None and agent_of(session.key) != wanted.agent_id:
         return False
@@ -242,6 +251,7 @@ def _cached_row(store: SessionStore, session: Session, caller_agent: str | None)
     """The cached row of the session for this caller, or a new one in its place."""
     current, entry, folder = session.row, session.entry, session.folder
     archived = session.superseded or folder.archived
+    away = away_since(store, session.key) if folder.source is not None else None
     if (
         current is None
         or current.entry is not entry
@@ -250,8 +260,9 @@ def _cached_row(store: SessionStore, session: Session, caller_agent: str | None)
         or current.archived is not archived
         or current.caller_agent != caller_agent
         or current.place != session.place
+        or current.away_since != away
     ):
-        current = session.row = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived)
+        current = session.row = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, away)
     return current
 
 
@@ -264,6 +275,7 @@ def _make_row(store: SessionStore, session: Session, cached: CachedRow) -> Row:
         caller_agent=cached.caller_agent,
         children=[],
         archived=cached.archived,
+        away_since=cached.away_since,
     )
 
 

@@ -16,6 +16,7 @@ from sessiond.model.keys import (
     canonical_key,
     is_foreign,
     is_inbox,
+    machine_of,
     normalize_key,
     rest_of,
 )
@@ -64,7 +65,7 @@ def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, fiel
             raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
         return caller.session_key
     key = canonical_key(text, rules, agent_id=caller.agent_id, field=field)
-    if key is not None and is_foreign(key):
+    if key is not None and is_foreign(key) and machine_of(key) is None:
         key = catalog.foreign.find_spelling(key)
         ours = catalog.carrier_of(rest_of(key)) if key not in catalog.by_key else None
         return ours.key if ours is not None else key
@@ -94,20 +95,22 @@ def is_foreign_text(text: str) -> bool:
 
 
 def by_id(catalog: Catalog, text: str) -> Session | None:
-    """The session with this id, also an archived one or another program's. For a UUID, case is ignored."""
+    """The session with this id, also an archived one or another program's, or one of another machine as it is called
+    there (`mars/main`). For a UUID, case is ignored.
+    """
     text = text.strip()
     low = text.lower()
-    found, again = catalog.by_id.get(text), catalog.by_id.get(low)
+    found, again, elsewhere = catalog.by_id.get(text), catalog.by_id.get(low), catalog.foreign.find_alias(low)
     found = found or (again if UUID.fullmatch(low) else None)
     if found is not None and found.entry.attends is not None:
         found = None
     if not NATIVE_ID.fullmatch(text):
-        return found
+        return found or elsewhere
     # Looked for also when it was found, so that an id takes as long when its session is hidden as when there is none.
     keys = [catalog.foreign.find_spelling(f"{source}:{text}") for source in SOURCES]
     foreign = next((catalog.by_key[key] for key in keys if key in catalog.by_key), None)
     carrier = catalog.carrier_of(text)
-    return found or foreign or carrier
+    return found or foreign or carrier or elsewhere
 
 
 def find_by_label(catalog: Catalog, sight: Sight, label: str, *, agent_id: str | None) -> Session:

@@ -15,6 +15,7 @@ import msgspec
 from sessiond.clock import iso_ms
 from sessiond.config.settings import Price
 from sessiond.model.entry import Entry
+from sessiond.model.keys import machine_of
 from sessiond.model.usage import Usage
 from sessiond.model.usage_rows import DAY_MS, NO_DAY, Counts, UsageFacts, UsageItem, UsageRow, added_costs
 from sessiond.sessions.usage_families import UsedSession, group_families
@@ -170,10 +171,11 @@ class UsageCount:
         self.by_session.setdefault(used.session, UsageSum()).merge(more)
 
 
-def _age_of(used: UsedSession) -> tuple[int, bool, str]:
-    # Copies of a conversation begin when that began.
-    source = used.entry.source
-    return used.entry.created_at, source is not None and source.forked_from is not None, used.session.session_id
+def _age_of(used: UsedSession) -> tuple[bool, int, bool, str]:
+    # Copies of a conversation begin when that began. What another machine has counts for it where it is not here too.
+    source, is_elsewhere = used.entry.source, machine_of(used.session.key) is not None
+    is_fork = source is not None and source.forked_from is not None
+    return is_elsewhere, used.entry.created_at, is_fork, used.session.session_id
 
 
 def _costs_before(ledger: UsageLedger, copied: tuple[UsageLedger, int] | None) -> dict[str, float]:

@@ -56,7 +56,8 @@ class SourceFinder:
     `id_in_head`: the first line has the native id, which the file's name need not have. `facts_beside(root_fd, place)`
     is what files beside a session say about it; `find_described(place)` the session that such a file describes. With a
     `database` the sessions are in that file, and their paths are made up: its name and their ids. `is_kept` says that
-    the files are not the program's but those that were kept of it.
+    the files are not the program's but those that were kept of it. `is_ours`: they are those of sessiond itself, on
+    other machines; nothing is kept of them, and no session of ours stands for one.
     """
 
     name: str
@@ -66,6 +67,7 @@ class SourceFinder:
     find_described: Callable[[str], str | None] = describe_nothing
     database: str | None = None
     is_kept: bool = False
+    is_ours: bool = False
 
     @property
     def label(self) -> str:

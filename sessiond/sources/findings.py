@@ -31,6 +31,8 @@ def describe(
         elif not is_text(os.path.realpath(wanted.path)):
             what = f"the path of {printable(str(wanted.path))} is not UTF-8 text, so that its sessions are not shown"
             found.append(Finding("warn", f"source {name}", what, "rename the folder"))
+        elif wanted.finder.is_ours:
+            pass  # no machine was linked
         elif config.source(name).path is not None or config.source(name).enabled:
             found.append(Finding("warn", f"source {name}", f"there is no folder {wanted.path}", "correct its path"))
     if polled:

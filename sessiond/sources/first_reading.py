@@ -67,7 +67,9 @@ def read_known(
 def _may_continue(root: OpenRoot, file: ListedFile, known: Entry) -> bool:
     """Whether an entry of the snapshot is one of this file, to which at most something was appended since."""
     source, facts = known.source, known.file
-    if source is None or source.name != root.name or known.session_key != f"{root.name}:{known.session_id}":
+    if source is None or source.name != root.name:
+        return False
+    if known.session_key != (source.found.key or f"{root.name}:{known.session_id}"):
         return False
     if not root.finder.id_in_head and known.session_id != file.found.native_id:
         return False

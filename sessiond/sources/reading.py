@@ -191,7 +191,8 @@ class FileReader:
             facts = first.record.facts if first.record is not None else None
             said = facts.native_id if facts is not None else None
             native_id = said if said is not None and NATIVE_ID.fullmatch(said) else native_id
-        return begin_foreign(self._facts(file), native_id)
+        source = self._facts(file)
+        return begin_foreign(source, native_id) if source.found.key is not None or not self.finder.is_ours else None
 
     def read_ends(self, file: ListedFile, entry: Entry, turn: ThreadTurn | None = None) -> Entry:
         """The entry of a file of which both ends were read; all of a short one. Raises OSError. `turn` is that of the

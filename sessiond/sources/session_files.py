@@ -91,7 +91,7 @@ class SessionFiles:
         if place in root.sessions:
             return None
         root.odd.pop(place, None)
-        if self._catalog.carrier_of(entry.session_id) is not None:
+        if not root.finder.is_ours and self._catalog.carrier_of(entry.session_id) is not None:
             root.covered[place] = entry.session_id
             return None
         rival = self._catalog.by_key.get(entry.session_key)
@@ -172,8 +172,8 @@ class SessionFiles:
         elif session.is_partial:
             if can_unpack(place):
                 self.queue.add((session,), first=True)
-        elif root.finder.id_in_head and session.entry.file.inode not in (0, file.inode):
-            # It was replaced, perhaps by one that has another id in its first line.
+        elif session.entry.file.inode not in (0, file.inode) and await self._may_be_another(root, session, file):
+            # It was replaced, perhaps by one that has another id or key in its first line.
             self.remove(root, session, "another file stands in its place")
             await self._show(root, file)
             await self._check_kept(root, session)
@@ -181,6 +181,16 @@ class SessionFiles:
             await self._news.read_on(session)
             self._keeper.note(session)
             self._note_change()
+
+    async def _may_be_another(self, root: OpenRoot, session: Session, file: ListedFile) -> bool:
+        """Whether a file that was replaced may be that of another session now."""
+        if not root.finder.is_ours:
+            return root.finder.id_in_head
+        try:
+            entry: Entry | None = await self._run_sync(root.reader.identify, file)
+        except OSError:
+            return False  # reading it raises the same error, which is handled there
+        return entry is None or entry.session_key != session.key
 
     async def _drop(self, root: OpenRoot, place: str) -> None:
         session = root.sessions.get(place)

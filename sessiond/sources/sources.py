@@ -21,7 +21,8 @@ from sessiond.events.watch import Kind
 from sessiond.events.watch_backend import NameChanged, NameGone, WatchEvent
 from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
-from sessiond.sources import findings, keeping, reading, snapshot, table
+from sessiond.model.keys import MACHINE
+from sessiond.sources import findings, keeping, machines, reading, snapshot, table
 from sessiond.sources.finder import SourceRoot
 from sessiond.sources.first_reading import read_all
 from sessiond.sources.root import OpenRoot
@@ -126,7 +127,7 @@ class Sources:
             return None
         for root in self._find_wanted(self._settings()).values():
             finder = root.finder
-            if finder.is_kept or finder.database is not None:
+            if finder.is_kept or finder.is_ours or finder.database is not None:
                 continue
             for folder in dict.fromkeys((str(root.path), os.path.realpath(root.path))):
                 if path.startswith(folder + "/") and finder.names(path[len(folder) + 1 :], native_id):
@@ -197,9 +198,12 @@ class Sources:
 
     def _find_wanted(self, config: SourcesConfig) -> dict[str, SourceRoot]:
         """Where the sources lie that are not switched off, and what is kept of them."""
-        found = table.find_roots(config, self._environ, self._home)
-        found = {name: root for name, root in found.items() if root.finder.name in self._dialects}
-        return found | (keeping.kept_roots(self._store.path, found.values()) if config.keep else {})
+        programs = table.find_roots(config, self._environ, self._home)
+        found = {name: root for name, root in programs.items() if root.finder.name in self._dialects}
+        kept = keeping.kept_roots(self._store.path, found.values()) if config.keep else {}
+        # Which machines there are is said elsewhere in the configuration, and by their folders.
+        elsewhere = {MACHINE: machines.find_root(self._store.path)} if MACHINE in self._dialects else {}
+        return found | kept | elsewhere
 
     async def _update_roots(self) -> list[RootFile]:
         return await self._roots.update(self._find_wanted(self._settings()))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from sortedcontainers import SortedList
 
 from sessiond.model.entry import Entry
-from sessiond.model.keys import agent_of, is_inbox, rest_of
+from sessiond.model.keys import agent_of, is_inbox, machine_of, rest_of
 from sessiond.store.folder import Folder
 from sessiond.store.foreign import ForeignKeys, NativeIds
 from sessiond.store.session import CurrentTexts, Remnant, Session
@@ -35,7 +35,8 @@ class CatalogWatcher(Protocol):
 class Catalog:
     """All sessions of the store. `by_key` holds the live ones; archived and superseded ones are found by their id.
 
-    Those of other programs are in `by_key` and `foreign`, and never in `by_id`: their ids may be those of ours. One
+    Those of other programs and machines are in `by_key` and `foreign`, and never in `by_id`: their ids may be those of
+    ours. Their labels name nothing here, their runs are never continued, their questions never answered here. One
     whose native id a session of ours carries is kept out by whoever adds it (`natives`). A session of ours that attends
     one of those is in `by_id` and found with `attending`; it has the same key, and is never in `by_key` or listed.
     """
@@ -85,8 +86,10 @@ class Catalog:
         """
         if session.folder.source is not None:
             self._unindex_foreign(session.key)
-            self.foreign.add(session.key, session)
+            self.foreign.add(session.key, session, _aliases_of(session))
             self.by_key[session.key] = session
+            if session.entry.questions:
+                self._asking[session] = None
             self._index(session)
             self._order.add(session.order)
         elif self._claim(session):
@@ -182,6 +185,7 @@ class Catalog:
         known = self.by_key.pop(key, None)
         if known is not None:
             self.foreign.drop(key)
+            self._asking.pop(known, None)
             self._unindex(known)
             if self.watcher is not None:
                 self.watcher.session_removed(known)
@@ -219,7 +223,7 @@ class Catalog:
             session.written_end = 0  # the file was rewritten, so the last record written is no parent any more
         if not _is_unsettled(entry):
             self._unsettled.pop(session, None)
-        elif self._is_found(session):
+        elif session.folder.source is None and self._is_found(session):
             self._unsettled[session] = None
         if old.questions is not entry.questions:
             self._note_questions(session)
@@ -280,8 +284,12 @@ class Catalog:
         return [session for session in self._unsettled if self._is_found(session)]
 
     def asking_sessions(self) -> list[Session]:
-        """The live sessions in which questions were asked, whether they are open or not."""
-        return [session for session in self._asking if self.is_current(session)]
+        """The live sessions of ours in which questions were asked, whether they are open or not."""
+        return [session for session in self._asking if session.folder.source is None and self.is_current(session)]
+
+    def asking_elsewhere(self) -> list[Session]:
+        """The sessions of other machines in which questions were asked: they are answered there."""
+        return [session for session in self._asking if session.folder.source is not None and self.is_current(session)]
 
     def _note_questions(self, session: Session) -> None:
         if not session.entry.questions:
@@ -353,7 +361,7 @@ class Catalog:
         self._drop(self._inboxes, rest_of(session.key), session.key)
 
     def _put_label(self, session: Session) -> None:
-        if session.entry.label:
+        if session.entry.label and session.folder.source is None:
             self._labels.setdefault((agent_of(session.key), session.entry.label), {})[session.key] = None
 
     def _put_child(self, session: Session) -> None:
@@ -367,6 +375,15 @@ class Catalog:
             keys.pop(key, None)
             if not keys:
                 del table[group]
+
+
+def _aliases_of(session: Session) -> tuple[str, ...]:
+    """What a session of another machine may be called besides its key: its id, and what it is called there."""
+    machine = machine_of(session.key)
+    if machine is None:
+        return ()
+    session_id = session.session_id.lower()
+    return session_id, f"{machine}/{session_id}", f"{machine}/{rest_of(rest_of(session.key))}"
 
 
 def _is_unsettled(entry: Entry) -> bool:

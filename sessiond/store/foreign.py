@@ -1,4 +1,4 @@
-"""The sessions of other programs in the catalog, and which of them are shown as sessions of ours.
+"""The sessions of other programs and machines in the catalog, and which of them are shown as sessions of ours.
 
 Knows keys and native ids. Knows no files.
 """
@@ -12,11 +12,15 @@ T = TypeVar("T")
 
 
 class ForeignKeys(Generic[T]):
-    """The sessions of other programs by key, found as well where the letters of a key differ in case."""
+    """The sessions of other programs and machines by key, found as well where the letters of a key differ in case, and
+    by other names of theirs.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[str, T] = {}
         self._by_low: dict[str, dict[str, None]] = {}
+        self._by_alias: dict[str, dict[str, None]] = {}
+        self._aliases: dict[str, tuple[str, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -25,20 +29,26 @@ class ForeignKeys(Generic[T]):
         """All of them."""
         return self._by_key.values()
 
-    def add(self, key: str, session: T) -> None:
-        """Add a session under its key."""
+    def add(self, key: str, session: T, aliases: tuple[str, ...] = ()) -> None:
+        """Add a session under its key. It may have other names, in lower case, that are found while no two have one."""
         self._by_key[key] = session
         self._by_low.setdefault(key.lower(), {})[key] = None
+        if aliases:
+            self._aliases[key] = aliases
+        for alias in aliases:
+            self._by_alias.setdefault(alias, {})[key] = None
 
     def drop(self, key: str) -> None:
         """Remove the session of a key."""
         self._by_key.pop(key, None)
-        low = key.lower()
-        keys = self._by_low.get(low)
-        if keys is not None:
-            keys.pop(key, None)
-            if not keys:
-                del self._by_low[low]
+        _drop_name(self._by_low, key.lower(), key)
+        for alias in self._aliases.pop(key, ()):
+            _drop_name(self._by_alias, alias, key)
+
+    def find_alias(self, text: str) -> T | None:
+        """The one session that has this other name."""
+        keys = self._by_alias.get(text.lower(), {})
+        return self._by_key[next(iter(keys))] if len(keys) == 1 else None
 
     def find_spelling(self, key: str) -> str:
         """The key as its session has it: exact, else without case where one fits; `key` itself where none does."""
@@ -46,6 +56,14 @@ class ForeignKeys(Generic[T]):
             return key
         keys = self._by_low.get(key.lower(), {})
         return next(iter(keys)) if len(keys) == 1 else key
+
+
+def _drop_name(names: dict[str, dict[str, None]], name: str, key: str) -> None:
+    keys = names.get(name)
+    if keys is not None:
+        keys.pop(key, None)
+        if not keys:
+            del names[name]
 
 
 class NativeIds(Generic[T]):

@@ -27,6 +27,8 @@ BACKUPS = "backups"
 CACHE = "cache"
 # Their files, which are links that outlive those of the programs.
 KEPT = "kept"
+# Copies of the transcripts of other machines, written by `sessiond link`: <machine>/agents/<agent>/sessions/<id>.jsonl.
+MACHINES = "machines"
 SUFFIX = ".jsonl"
 GIT_IGNORE = ".gitignore"
 # A store may be a git working tree; these are ignored.
@@ -45,6 +47,7 @@ IGNORED_BY_GIT = """\
 /backups/
 /cache/
 /link/
+/machines/
 /agents/*/workspace/
 sessions.json
 sessions.json.damaged*

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from sessiond.errors import Forbidden, ReadShortage, StorageError, reason_of
+from sessiond.model.keys import machine_of
 from sessiond.store import dirfd
 from sessiond.store.catalog import Session
 
@@ -24,8 +25,15 @@ class StoreDisplaced(OSError):
 
 
 def require_own(session: Session) -> None:
-    """Raise Forbidden for a session of another program: sessiond never writes to its file."""
-    source = session.folder.source
+    """Raise Forbidden for a session of another program or machine: sessiond never writes to its file."""
+    source, machine = session.folder.source, machine_of(session.key)
+    if machine is not None:
+        raise Forbidden(
+            f"{session.key} is a session of the machine {machine}: it is shown here and changed only there, where its"
+            " questions are answered too; `sessions_send` sends it a message",
+            code="read_only",
+            sessionKey=session.key,
+        )
     if source is not None:
         raise Forbidden(
             f"{session.key} is a session of {source}, which sessiond reads and never changes; to go on with it, send it"

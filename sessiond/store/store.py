@@ -32,6 +32,7 @@ from sessiond.store.folding import Advance
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.listener import StoreListener
 from sessiond.store.loading import load_sessions
+from sessiond.store.machine_presence import MachinePresence
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
@@ -91,6 +92,7 @@ class SessionStore:
         self.busy_names: set[str] = set()
         self._clock, self._ids, self._durable = clock, ids, sync is not None
         self.opened_at_ms = clock.wall_ms()
+        self.machines = MachinePresence(clock.wall_ms, self.opened_at_ms)
         self.committer = Committer(
             sync=sync,
             record_limit=record_limit,

@@ -138,6 +138,7 @@ LINES: dict[str, list[dict[str, Any]]] = {
         {"seq": 4, "type": "message.removed.1", "data": {"messageID": "m"}},
     ],
 }
+LINES["machine"] = LINES["v3"]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -17,6 +17,7 @@ from sessiond.model import (
     question,
     question_fold,
     record,
+    replica_fold,
     source_facts,
     title,
     usage,
@@ -40,7 +41,9 @@ from sessiond.store import folding, tail
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
 PINNED = (18, "0274746eb7fa0050c76ec8b4")
 # As above, of the sessions of other programs: FOREIGN_FOLD_VERSION in sessiond/model/foreign_fold.py.
-PINNED_FOREIGN = (1000016, "1801421da2401cd53dbcb7a3")
+PINNED_FOREIGN = (1000016, "a01ce5c06418597f400f93b5")
+# What replicas have besides: REPLICA_FOLD_VERSION in sessiond/model/replica_fold.py, which rises with FOLD_VERSION too.
+PINNED_REPLICA = (2001018, "420e3ba9fc787ff0f790b7a0")
 
 
 def source_of_the_fold() -> str:
@@ -71,6 +74,11 @@ def source_of_the_foreign_fold() -> str:
     return _hash(foreign_fold, entry, *facts, *dialects, *lines, reading.begin_again)
 
 
+def source_of_the_replica_fold() -> str:
+    """What is different for transcripts of other machines."""
+    return _hash(replica_fold, foreign_fold.begin_foreign)
+
+
 def _hash(*parts: Any) -> str:
     text = "\n".join(part if isinstance(part, str) else inspect.getsource(part) for part in parts)
     return blake2b(text.encode(), digest_size=12).hexdigest()
@@ -78,6 +86,10 @@ def _hash(*parts: Any) -> str:
 
 def test_fold_version_is_raised_when_the_fold_source_changes():
     assert (fold.FOLD_VERSION, source_of_the_fold()) == PINNED
+
+
+def test_the_version_of_the_replica_fold_is_raised_when_its_source_changes():
+    assert (replica_fold.REPLICA_FOLD_VERSION, source_of_the_replica_fold()) == PINNED_REPLICA
 
 
 def test_the_version_of_the_foreign_fold_is_raised_when_its_source_changes():
