@@ -7,18 +7,30 @@ in order, so that whatever a server held back or sends again never replaces what
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
 
-from sessiond.model.keys import AGENT_ID, SESSION_ID
+from sessiond.model.keys import AGENT_ID
 
 # The largest range. One message carries it, and each costs the daemon little.
 RANGE_BYTES = 256 << 10
+# What is answered to one question at most: whoever asks has it before it asks for more, so that the server never holds
+# more than that.
+ANSWER_BYTES = 8 << 20
+# A row shows what a list shows of a session; together they fit into a message.
+HEAD_BYTES = 2048
+MAX_ROWS = 400
+MAX_KEY_CHARS = 1024
+# The questions between machines: for a part of a session, and for all rows.
+COPY, ROWS = "copy", "rows"
 # Offsets are exact in JSON of any program up to here.
 _MAX_OFFSET = 2**53
 
-SessionId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SESSION_ID.pattern})\Z")]
+# An imported transcript keeps its name, which may have capitals.
+SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+SessionId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SESSION.pattern})\Z")]
 AgentId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{AGENT_ID.pattern})\Z")]
 Generation = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_MAX_OFFSET)]
@@ -29,12 +41,62 @@ Verdict = Literal["append", "replace", "gap", "ended"]
 
 
 class RangeFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a message with a range; the bytes are its payload, the session is its id."""
+    """The fields of a message with a range; the bytes are its payload, the session is its id. `size`: so many bytes the
+    original had.
+    """
 
     agent: AgentId
     generation: Generation
     begin: Offset = msgspec.field(name="from")
     to: Offset
+    size: Offset
+
+
+class RowFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session that is exported, or `gone`: not any more. `head` bytes of the payload are its first lines."""
+
+    session: SessionId
+    agent: AgentId
+    generation: Generation
+    key: Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)] = ""
+    size: Offset = 0
+    updated_at: Offset = 0
+    gone: bool = False
+    head: Annotated[int, msgspec.Meta(ge=0, le=HEAD_BYTES)] = 0
+
+
+class RowsFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a message with rows. What a row says counts unless one with a higher counter came before."""
+
+    counter: Offset
+    rows: Annotated[tuple[RowFields, ...], msgspec.Meta(max_length=MAX_ROWS)]
+
+
+class CopyRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fields of the question for a part of a session: `have` bytes of `generation` are there. `wrong`: they are not
+    what came later. The part comes as messages of the kind ask.
+    """
+
+    session: SessionId
+    generation: Annotated[str, msgspec.Meta(pattern=r"\A(?:[0-9a-f]{16})?\Z")] = ""
+    have: Offset = 0
+    wrong: bool = False
+
+
+class RowsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fields of the question for all rows. `counter` is the highest that was seen; with `heads` if there is no copy
+    of anything.
+    """
+
+    counter: Offset = 0
+    heads: bool = False
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fields of the reply. `gone`: the session is not exported; `busy`: ask later."""
+
+    gone: bool = False
+    busy: bool = False
 
 
 class ByteSpan(msgspec.Struct, frozen=True):

@@ -94,6 +94,11 @@ class MachineFolder:
         """What all copies have together."""
         return self._bytes
 
+    @property
+    def has_place(self) -> bool:
+        """Whether one more session may be known."""
+        return len(self._known) < self._max_sessions
+
     def state(self, session: str) -> CopyState | None:
         return self._known.get(session)
 
@@ -199,7 +204,7 @@ class MachineFolder:
         return Applied("failed", self.size(span.session))
 
     def _has_room(self, more: int, is_new: bool) -> bool:
-        if is_new and len(self._known) >= self._max_sessions:
+        if is_new and not self.has_place:
             self.trouble = (
                 f"{self.machine} exports more than {self._max_sessions:,} sessions; the others are not copied"
             )

@@ -21,6 +21,8 @@ from sessiond.link.command_ledger import CommandLedger, NoRoom
 from sessiond.link.command_wire import CommandFile, PartOf, split
 from sessiond.link.commands import Commands
 from sessiond.link.connecting import ServerSettings
+from sessiond.link.copy_asker import Ask
+from sessiond.link.copy_states import CopyStates
 from sessiond.link.courier import Courier
 from sessiond.link.daemon import DaemonClient, DaemonLink
 from sessiond.link.envelope import Envelopes, PeerMessage, Refused, read_fields
@@ -30,9 +32,14 @@ from sessiond.link.identity import load_identity, parse_all
 from sessiond.link.ledger_thread import LedgerThread
 from sessiond.link.peer_calls import PeerCalls
 from sessiond.link.presence import Presence
+from sessiond.link.ranges import COPY, ROWS
 from sessiond.link.run_files import read_files
+from sessiond.link.sent_places import SentPlaces
+from sessiond.link.shares import SharesFile
 from sessiond.link.status import LinkStatus, StatusFile
 from sessiond.link.subjects import Kind
+from sessiond.link.transcript_publisher import TranscriptPublisher
+from sessiond.link.transcript_reader import TranscriptReader
 from sessiond.policy.redact import compile_patterns
 from sessiond.policy.secrets import mask_secrets
 from sessiond.store import layout
@@ -83,7 +90,7 @@ class RunningLink:
         self._settings = server_settings(config)
         self._ledger = LedgerThread(CommandLedger(store / layout.LINK))
         self._bus_state = BusState()
-        self._pings = 0
+        self._asked = 0
         self._status_due = asyncio.Event()
         self._daemon = DaemonClient(
             socket,
@@ -93,10 +100,14 @@ class RunningLink:
             on_connect=(self._greet_daemon,),
         )
         self._peer_calls = PeerCalls(socket, self._daemon.call)
+        self._copies = CopyStates(store)
+        self._places = SentPlaces(store)
         self._commands: Commands
         self._executor: Executor
         self._presence: Presence
         self._courier: Courier
+        self._publisher: TranscriptPublisher
+        self._reader: TranscriptReader
 
     def leave(self) -> None:
         """The end is near: what is cancelled from now on goes on over there."""
@@ -107,11 +118,13 @@ class RunningLink:
         try:
             async with open_bus(self._settings, self._note_bus) as bus, asyncio.TaskGroup() as tasks:
                 self._build(bus)
-                for room in (self._daemon, self._executor, self._presence):
+                for room in (self._daemon, self._executor, self._presence, self._publisher, self._reader):
                     tasks.create_task(room.run())
                 tasks.create_task(self._keep_status())
         finally:
             self._ledger.close()
+            self._copies.close()
+            self._places.close()
 
     def _build(self, bus: Bus) -> None:
         self._presence = Presence(
@@ -140,7 +153,21 @@ class RunningLink:
             mask=self._mask,
             wall_ms=wall_ms,
         )
+        self._publisher = TranscriptPublisher(
+            self._daemon,
+            self._courier,
+            self._places,
+            SharesFile(self._store),
+            self._peers,
+            drop=self._courier.drop,
+            wall_ms=wall_ms,
+        )
+        self._reader = TranscriptReader(
+            self._store, self._copies, self._peers, courier=self._courier, asks=self._asks, wall_ms=wall_ms
+        )
         self._courier.answer(PING, self._answer_ping)
+        self._courier.answer(COPY, self._publisher.answer_copy)
+        self._courier.answer(ROWS, self._publisher.answer_rows)
         self._courier.consume("cmd", self._take_command)
         self._courier.consume("ans", self._take_answer)
 
@@ -151,12 +178,14 @@ class RunningLink:
         await self._presence.tell_all(link)
         await self._commands.attach(link)
         self._executor.look_at_all()
+        self._publisher.greet()
 
     async def _start_run(self, link: DaemonLink, request: DaemonRequest) -> object:
         return await self._commands.start(link, request)
 
     def _take_event(self, event: Event) -> None:
         self._executor.note_event(event)
+        self._publisher.note_event(event)
 
     def _read_files(self, peer: str, receipt: dict[str, Any]) -> tuple[CommandFile, ...]:
         agent = self._config.agent(peer)
@@ -202,10 +231,8 @@ class RunningLink:
         await arrival.ack()
 
     async def _ping(self, peer: str, timeout_s: float) -> bool:
-        self._pings += 1
         try:
-            # A number of its own, so that an old reply does not pass for a new one.
-            await self._courier.ask(peer, f"{PING}:{wall_ms()}:{self._pings}", timeout_s=timeout_s)
+            await self._courier.ask(peer, self._number(PING), timeout_s=timeout_s)
         except BusError:
             return False
         return True
@@ -213,11 +240,25 @@ class RunningLink:
     async def _answer_ping(self, message: PeerMessage) -> tuple[object, bytes]:  # noqa: ARG002
         return {}, b""
 
+    def _asks(self, peer: str) -> Ask:
+        async def ask(question: str, fields: object) -> PeerMessage:
+            return await self._courier.ask(peer, self._number(question), fields)
+
+        return ask
+
+    def _number(self, question: str) -> str:
+        """The question with a number of its own, so that an old reply does not pass for a new one."""
+        self._asked += 1
+        return f"{question}:{wall_ms()}:{self._asked}"
+
     def _welcome(self, peer: str) -> None:
+        self._reader.note_presence(peer)
+        self._publisher.retry_now()
         self._commands.note_presence(peer)
 
     def _note_bus(self, state: BusState) -> None:
         if state.connected:
+            self._publisher.retry_now()
             log.info("the server is there", server=self._settings.address, version=state.server_version)
         if state.trouble:
             log.warning(state.trouble)

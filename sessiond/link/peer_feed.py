@@ -1,0 +1,399 @@
+"""What one machine gets of our sessions: new bytes as they are appended, rows, and parts that it asks for.
+
+Everything is a range of a generation, so that nothing has to arrive, and nothing harms that arrives twice. Asks for all
+bytes again whether the session is exported, by the label and the folder that came with them. Knows one peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+from msgspec.structs import replace
+
+from sessiond.client.errors import ClientError
+from sessiond.client.retry import Backoff
+from sessiond.link.failures import BusError
+from sessiond.link.own_sessions import OwnSessions, SessionFacts
+from sessiond.link.ranges import (
+    ANSWER_BYTES,
+    HEAD_BYTES,
+    MAX_KEY_CHARS,
+    MAX_ROWS,
+    RANGE_BYTES,
+    CopyRequest,
+    Promise,
+    RangeFields,
+    RowFields,
+    RowsFields,
+    RowsRequest,
+    make_generation,
+)
+from sessiond.link.sent_places import SentPlace, SentPlaces
+from sessiond.link.subjects import Kind
+from sessiond.link.transcript_bytes import FoundBytes, NoTranscript, OtherContent
+
+log = structlog.get_logger("sessiond.link")
+
+# What is further behind is not sent unasked: a machine that needs it asks, when it is there and has room.
+_MOST_BEHIND = 4 * RANGE_BYTES
+_LAST_PIECE = 64 << 10
+_MAX_REQUESTS = 1000
+# A copy that differs gets a new generation, but not again and again.
+_RENEW_AGAIN_S = 30.0
+# Reads for rows that go on at once, and bytes of the rows of one message.
+_HEADS_AT_ONCE = 16
+_ROWS_BYTES = 700_000
+
+Reading = Callable[[str, str | None, int | None, int], Awaitable[FoundBytes]]
+
+
+class RangeSender(Protocol):
+    """The part of `Courier` that is used here."""
+
+    async def send(
+        self,
+        peer: str,
+        kind: Kind,
+        identity: str,
+        fields: object = None,
+        payload: bytes = b"",
+        *,
+        msg_id: str | None = None,
+    ) -> bool: ...
+
+
+class _Withheld(Exception):
+    """The session is not exported (any more)."""
+
+
+class PeerFeed:
+    """`exports(facts)` says whether the peer gets the session. `read(session, cursor, at, most)` is `read_bytes`."""
+
+    def __init__(
+        self,
+        peer: str,
+        sessions: OwnSessions,
+        places: SentPlaces,
+        *,
+        courier: RangeSender,
+        read: Reading,
+        exports: Callable[[SessionFacts], bool],
+        wall_ms: Callable[[], int],
+        salt: Callable[[], int],
+    ) -> None:
+        self.peer = peer
+        self._sessions, self._places, self._courier = sessions, places, courier
+        self._read, self._exports, self._wall_ms, self._salt = read, exports, wall_ms, salt
+        self._dirty: dict[str, None] = {}
+        self._rows: dict[str, bool] = {}  # session -> with its head
+        self._requests: dict[str, CopyRequest] = {}
+        self._has_work, self._is_asked, self._retry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._unsure: set[str] = set()  # published, perhaps: the peer may have more than is known
+        self._renewed_at: dict[str, float] = {}
+        self._counter = 0
+        self._told = ""
+
+    # What others tell.
+
+    def mark(self, session: str) -> None:
+        """It may have more bytes, or be exported no longer."""
+        self._dirty[session] = None
+        self._has_work.set()
+
+    def review(self) -> None:
+        """Look at all sessions: after the list was read, or rules or marks have changed."""
+        places = self._places.of_peer(self.peer)
+        for session, facts in self._sessions.all.items():
+            place = places.get(session)
+            if not self._exports(facts):
+                continue
+            if place is None or place.is_gone:
+                self._rows[session] = True
+            elif place.seen != facts.cursor or not facts.cursor:
+                self._rows.setdefault(session, False)
+                self.mark(session)
+        for session, place in places.items():
+            facts_now = self._sessions.find(session)
+            if not place.is_gone and (facts_now is None or not self._exports(facts_now)):
+                self._rows[session] = False
+        self._has_work.set()
+
+    def take_request(self, request: CopyRequest) -> Promise:
+        facts = self._sessions.find(request.session)
+        if facts is None or not self._exports(facts):
+            if request.session in self._places.of_peer(self.peer):
+                self._rows[request.session] = False
+                self._has_work.set()
+            return Promise(gone=True)
+        if len(self._requests) >= _MAX_REQUESTS and request.session not in self._requests:
+            return Promise(busy=True)
+        self._requests[request.session] = request
+        self._is_asked.set()
+        return Promise()
+
+    def take_rows_request(self, request: RowsRequest) -> Promise:
+        # Higher than whatever the peer has seen, also where this machine's clock was set back.
+        self._counter = max(self._counter, request.counter)
+        for session, facts in self._sessions.all.items():
+            if self._exports(facts):
+                self._rows[session] = request.heads or self._rows.get(session, False)
+        for session in self._places.of_peer(self.peer):
+            facts_now = self._sessions.find(session)
+            if facts_now is None or not self._exports(facts_now):
+                self._rows[session] = False
+        self._has_work.set()
+        return Promise()
+
+    # What it does.
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._work(self._has_work, self._publish_next))
+            tasks.create_task(self._work(self._is_asked, self._answer_next))
+
+    async def _work(self, wake: asyncio.Event, do_next: Callable[[], Awaitable[bool]]) -> None:
+        """Do what there is to do; after an error the same again, a while later."""
+        backoff = Backoff(0.05, 15.0)
+        while True:
+            await wake.wait()
+            wake.clear()
+            try:
+                while await do_next():
+                    backoff.reset()
+                    self._told = ""
+            except (BusError, ClientError) as error:
+                wake.set()
+                self._tell(str(error))
+                self._retry.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(backoff.next_s()):
+                        await self._retry.wait()
+
+    def retry_now(self) -> None:
+        """The server or the daemon is back."""
+        self._retry.set()
+
+    def _tell(self, trouble: str) -> None:
+        if trouble != self._told:
+            self._told = trouble
+            log.warning("sessions wait to be sent", machine=self.peer, reason=trouble)
+
+    async def _publish_next(self) -> bool:
+        if self._rows:
+            await self._publish_rows()
+            return True
+        session = next(iter(self._dirty), None)
+        if session is None:
+            return False
+        del self._dirty[session]
+        try:
+            await self._publish_new(session)
+        except BaseException:
+            self._dirty[session] = None
+            raise
+        return True
+
+    async def _publish_new(self, session: str) -> None:
+        place = self._place(session)
+        if place is None:
+            return
+        try:
+            found = await self._read_for(session, place.cursor, None)
+            if found.size - place.to > _MOST_BEHIND:
+                # The last piece shows the peer how much it has to ask for.
+                found = await self._read_for(session, found.cursor, found.size - _LAST_PIECE)
+        except OtherContent:
+            self._renew(session, place)
+            return
+        except _Withheld:
+            return
+        if found.data or place.cursor is None:
+            try:
+                await self._send("rec", session, place, found)
+            except BaseException:
+                self._unsure.add(session)
+                raise
+            self._advance(session, place, found)
+        if session in self._unsure:
+            # What was not acknowledged may have arrived, and the transcript may be shorter by now.
+            self._unsure.discard(session)
+            self._rows.setdefault(session, False)
+        if found.to < found.size:
+            self.mark(session)
+        else:
+            self._note_seen(session, found)
+
+    def _note_seen(self, session: str, found: FoundBytes) -> None:
+        """All is published: the list need not be compared with the transcript again."""
+        facts, place = self._sessions.find(session), self._places.of_peer(self.peer).get(session)
+        if facts is None or place is None or not facts.size == found.size == place.to:
+            return
+        if place.seen != facts.cursor:
+            self._places.put(self.peer, session, replace(place, seen=facts.cursor, cursor=found.cursor))
+
+    async def _send(self, kind: Kind, session: str, place: SentPlace, found: FoundBytes) -> None:
+        fields = RangeFields(
+            agent=place.agent, generation=place.generation, begin=found.begin, to=found.to, size=found.size
+        )
+        # What was asked for has no id: the server would swallow what it has had lately.
+        msg_id = f"{self.peer}:{session}:{place.generation}:{found.begin}:{found.to}" if kind == "rec" else None
+        await self._courier.send(self.peer, kind, session, fields, found.data, msg_id=msg_id)
+
+    async def _read_for(self, session: str, cursor: str | None, at: int | None, most: int = RANGE_BYTES) -> FoundBytes:
+        """The bytes, if the session as of these bytes is exported. OtherContent, _Withheld."""
+        try:
+            found = await self._read(session, cursor, at, most)
+        except NoTranscript:
+            self._sessions.note_missing(session)
+            raise _Withheld from None
+        facts = self._sessions.note_facts(session, found.label, found.cwd)
+        if facts is None or not self._exports(facts):
+            self._rows[session] = False
+            self._has_work.set()
+            raise _Withheld
+        return found
+
+    # Places.
+
+    def _place(self, session: str) -> SentPlace | None:
+        """The place of a session that is exported, a new one if it has none; None where it is not exported."""
+        facts, place = self._sessions.find(session), self._places.of_peer(self.peer).get(session)
+        if facts is None or not self._exports(facts):
+            if place is not None and not place.is_gone:
+                self._rows[session] = False
+                self._has_work.set()
+            return None
+        if place is None or place.is_gone:
+            return self._make(session, facts.agent, "" if place is None else place.generation)
+        return place
+
+    def _make(self, session: str, agent: str, after: str) -> SentPlace:
+        place = SentPlace(agent, make_generation(after, self._wall_ms(), self._salt()))
+        self._places.put(self.peer, session, place)
+        return place
+
+    def _renew(self, session: str, seen: SentPlace, after: str = "") -> SentPlace:
+        """Begin a new generation, unless somebody has since `seen`."""
+        place = self._places.of_peer(self.peer)[session]
+        if place.generation == seen.generation:
+            place = self._make(session, seen.agent, max(seen.generation, after))
+        self.mark(session)
+        return place
+
+    def _advance(self, session: str, place: SentPlace, found: FoundBytes) -> None:
+        now = self._places.of_peer(self.peer)[session]
+        if now.generation == place.generation and (found.to > now.to or now.cursor is None):
+            self._places.put(self.peer, session, replace(now, to=found.to, cursor=found.cursor))
+
+    # Parts that the peer asks for.
+
+    async def _answer_next(self) -> bool:
+        session = next(iter(self._requests), None)
+        if session is None:
+            return False
+        request = self._requests.pop(session)
+        try:
+            await self._answer(request)
+        except BaseException:
+            self._requests.setdefault(session, request)
+            raise
+        return True
+
+    async def _answer(self, request: CopyRequest) -> None:
+        session, now = request.session, asyncio.get_running_loop().time()
+        place = self._place(session)
+        if place is None:
+            return
+        wrong = request.wrong and now - self._renewed_at.get(session, -_RENEW_AGAIN_S) >= _RENEW_AGAIN_S
+        if request.generation > place.generation or (wrong and request.generation == place.generation):
+            self._renewed_at[session] = now
+            place = self._renew(session, place, request.generation)
+        at = request.have if request.generation == place.generation and place.cursor is not None else 0
+        end = at + ANSWER_BYTES
+        while at < end:
+            try:
+                found = await self._read_for(session, place.cursor, at)
+            except OtherContent:
+                place, at, end = self._renew(session, place), 0, ANSWER_BYTES
+                continue
+            except _Withheld:
+                return
+            if found.begin < at:  # the peer has more than there is
+                place, at, end = self._renew(session, place), 0, ANSWER_BYTES
+                continue
+            await self._send("ask", session, place, found)
+            self._advance(session, place, found)
+            at = found.to
+            if at >= found.size:
+                return
+
+    # Rows.
+
+    async def _publish_rows(self) -> None:
+        """One message of them. Those that could not be sent are still due."""
+        chosen = dict(list(self._rows.items())[:MAX_ROWS])
+        for session in chosen:
+            del self._rows[session]
+        try:
+            await self._send_rows(chosen)
+        except BaseException:
+            self._rows = {**chosen, **self._rows}
+            raise
+
+    async def _send_rows(self, chosen: dict[str, bool]) -> None:
+        gate = asyncio.Semaphore(_HEADS_AT_ONCE)
+
+        async def make(session: str, with_head: bool) -> tuple[RowFields, bytes] | None:
+            async with gate:
+                return await self._make_row(session, with_head)
+
+        made = [one for one in await asyncio.gather(*(make(*one) for one in chosen.items())) if one is not None]
+        while made:
+            count, size = 0, 0
+            while count < len(made) and size < _ROWS_BYTES:
+                size += len(made[count][1]) + 500
+                count += 1
+            part, made = made[:count], made[count:]
+            self._counter = max(self._counter + 1, self._wall_ms())
+            fields = RowsFields(counter=self._counter, rows=tuple(row for row, _ in part))
+            await self._courier.send(self.peer, "row", "rows", fields, b"".join(head for _, head in part))
+            for row, _ in part:
+                place = self._places.of_peer(self.peer).get(row.session)
+                if row.gone and place is not None:
+                    self._places.put(self.peer, row.session, SentPlace(row.agent, row.generation, is_gone=True))
+
+    async def _make_row(self, session: str, with_head: bool) -> tuple[RowFields, bytes] | None:
+        """The row and the head; None where there is nothing to say."""
+        place = self._place(session)
+        if place is None:
+            known = self._places.of_peer(self.peer).get(session)
+            self._rows.pop(session, None)
+            if known is None:
+                return None
+            return RowFields(session=session, agent=known.agent, generation=known.generation, gone=True), b""
+        head, size = b"", place.to
+        if with_head:
+            try:
+                found = await self._read_for(session, place.cursor, 0, HEAD_BYTES)
+            except (OtherContent, _Withheld):
+                self.mark(session)
+                return None
+            head, size = found.data[: found.data.rfind(b"\n") + 1], found.size
+            self._advance(session, place, found)
+        facts = self._sessions.find(session)
+        if facts is None:
+            return None
+        row = RowFields(
+            session=session,
+            agent=place.agent,
+            generation=place.generation,
+            key=facts.key[:MAX_KEY_CHARS].encode("utf-8", "replace").decode(),
+            size=max(size, facts.size),
+            updated_at=facts.updated_at,
+            head=len(head),
+        )
+        return row, head

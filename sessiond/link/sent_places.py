@@ -1,0 +1,83 @@
+"""How far each session was published to each machine: `<store>/link/positions.db`.
+
+A place that was not stored yet does no harm: what is published again has been had, and is compared with what is there.
+So places are stored together, a moment later. Where the file is lost, every session gets a new generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from sessiond.errors import StorageError
+from sessiond.link.database import begin_change, open_database
+from sessiond.store import layout
+
+NAME = "positions.db"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS place (
+  peer TEXT NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL, generation TEXT NOT NULL,
+  upto INTEGER NOT NULL, cursor TEXT, seen TEXT NOT NULL, gone INTEGER NOT NULL,
+  PRIMARY KEY (peer, session)
+) WITHOUT ROWID
+"""
+_WRITE = "INSERT OR REPLACE INTO place VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class SentPlace(msgspec.Struct, frozen=True):
+    """Bytes up to `to` were published; `cursor` is that place in the transcript, None before the first. `seen` is the
+    cursor that the list of sessions showed when all was published. `is_gone`: the peer was told so.
+    """
+
+    agent: str
+    generation: str
+    to: int = 0
+    cursor: str | None = None
+    seen: str = ""
+    is_gone: bool = False
+
+
+class SentPlaces:
+    """All of them in memory. `store` is for a worker thread, all else for the event loop; `changed` is set while there
+    is something to store. LinkError where another link has the file.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._database: sqlite3.Connection = open_database(store, NAME, _SCHEMA)
+        self._places: dict[str, dict[str, SentPlace]] = {}
+        self.changed = asyncio.Event()
+        self._unstored: dict[tuple[str, str], SentPlace] = {}
+        for peer, session, agent, generation, upto, cursor, seen, gone in self._database.execute("SELECT * FROM place"):
+            self._places.setdefault(peer, {})[session] = SentPlace(agent, generation, upto, cursor, seen, bool(gone))
+
+    def of_peer(self, peer: str) -> Mapping[str, SentPlace]:
+        return self._places.setdefault(peer, {})
+
+    def put(self, peer: str, session: str, place: SentPlace) -> None:
+        self._places.setdefault(peer, {})[session] = place
+        self._unstored[peer, session] = place
+        self.changed.set()
+
+    def take_unstored(self) -> list[tuple[object, ...]]:
+        """What `store` has to be given, once."""
+        taken, self._unstored = self._unstored, {}
+        self.changed.clear()
+        return [
+            (peer, session, one.agent, one.generation, one.to, one.cursor, one.seen, one.is_gone)
+            for (peer, session), one in taken.items()
+        ]
+
+    def store(self, rows: list[tuple[object, ...]]) -> None:
+        """On disk when it returns. StorageError where the disk refuses."""
+        try:
+            with begin_change(self._database):
+                self._database.executemany(_WRITE, rows)
+        except sqlite3.Error as error:
+            raise StorageError(f"{layout.LINK}/{NAME} cannot be written: {error}") from None
+
+    def close(self) -> None:
+        self._database.close()

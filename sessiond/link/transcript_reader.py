@@ -1,0 +1,253 @@
+"""Keeps copies of other machines' sessions: takes ranges and rows from the stream, and asks for what is missing.
+
+Every message is acknowledged once what it brought is on disk, or is of no use: what is missing is asked for, and never
+by letting a message come again, behind which the answer would wait. Hostile messages change nothing but the folder of
+the machine that has signed them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+
+import structlog
+
+from sessiond.link.bus import Arrival
+from sessiond.link.copy_asker import Ask, CopyAsker, Wanted
+from sessiond.link.copy_states import CopyStates
+from sessiond.link.courier import Taker
+from sessiond.link.envelope import PeerMessage, Refused, read_fields
+from sessiond.link.ranges import (
+    RANGE_BYTES,
+    SESSION,
+    ByteSpan,
+    CopyState,
+    RangeFields,
+    RowFields,
+    RowsFields,
+    RowsRequest,
+)
+from sessiond.link.replica import Applied, MachineFolder
+from sessiond.link.subjects import Kind
+
+_Given = TypeVarTuple("_Given")
+_Found = TypeVar("_Found")
+
+log = structlog.get_logger("sessiond.link")
+
+_KINDS: tuple[Kind, ...] = ("rec", "ask", "row")
+# So many messages at most are written and synced together.
+_BATCH = 32
+# When a copy that the disk refused is asked for again.
+_FAILED_S = 30.0
+
+
+class MessageSource(Protocol):
+    """The part of `Courier` that is used here."""
+
+    def consume(self, kind: Kind, take: Taker) -> None: ...
+    def drop(self, refused: Refused) -> None: ...
+
+
+class TranscriptReader:
+    """`asks(machine)` is how a machine is asked."""
+
+    def __init__(
+        self,
+        store: Path,
+        states: CopyStates,
+        machines: Iterable[str],
+        *,
+        courier: MessageSource,
+        asks: Callable[[str], Ask],
+        wall_ms: Callable[[], int],
+        **limits: int,
+    ) -> None:
+        self._courier, self._states, self._wall_ms = courier, states, wall_ms
+        self._folders = {name: MachineFolder(store, name, states, **limits) for name in machines}
+        self._askers = {
+            name: CopyAsker(name, asks(name), have=self._have_of(name), rows=self._rows_of(name))
+            for name in self._folders
+        }
+        self._queues: dict[Kind, asyncio.Queue[tuple[PeerMessage, Arrival]]] = {}
+        # One thread: folders and states are for one caller at a time.
+        self._thread = ThreadPoolExecutor(1, "copies")
+        self._told: dict[str, str] = {}
+        for kind in _KINDS:
+            self._consume(kind)
+
+    def note_presence(self, machine: str) -> None:
+        """The machine is there again."""
+        self._askers[machine].note_presence()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many bytes there are of each machine."""
+        return {name: folder.bytes for name, folder in self._folders.items()}
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for asker in self._askers.values():
+                    tasks.create_task(asker.run())
+                for kind, queue in self._queues.items():
+                    tasks.create_task(self._work(kind, queue))
+        finally:
+            self._thread.shutdown()
+            for folder in self._folders.values():
+                folder.close()
+
+    def _consume(self, kind: Kind) -> None:
+        queue = self._queues[kind] = asyncio.Queue()
+
+        async def take(message: PeerMessage, arrival: Arrival) -> None:
+            queue.put_nowait((message, arrival))  # at most as many as the consumer has unacknowledged
+
+        self._courier.consume(kind, take)
+
+    async def _work(self, kind: Kind, queue: asyncio.Queue[tuple[PeerMessage, Arrival]]) -> None:
+        while True:
+            batch = [await queue.get()]
+            while len(batch) < _BATCH and not queue.empty():
+                batch.append(queue.get_nowait())
+            messages = [message for message, _ in batch]
+            await (self._take_rows(messages) if kind == "row" else self._take_ranges(messages))
+            for _, arrival in batch:
+                await arrival.ack()
+
+    # Ranges.
+
+    async def _take_ranges(self, messages: Sequence[PeerMessage]) -> None:
+        parts: dict[str, list[tuple[ByteSpan, int]]] = {}
+        for message in messages:
+            found = read_span(message)
+            if isinstance(found, Refused):
+                self._courier.drop(found)
+            elif message.sender in self._folders:
+                parts.setdefault(message.sender, []).append(found)
+        for machine, spans in parts.items():
+            applied = await self._in_thread(self._folders[machine].apply, [span for span, _ in spans])
+            for (span, size), one in zip(spans, applied, strict=True):
+                self._follow_up(machine, span, size, one)
+
+    def _follow_up(self, machine: str, span: ByteSpan, total: int, applied: Applied) -> None:
+        asker = self._askers[machine]
+        wanted = Wanted(span.session, span.generation, max(total, span.end), self._wall_ms())
+        match applied.outcome:
+            case "written" | "known":
+                asker.note_written(span.session, span.generation, applied.size, total)
+            case "gap":
+                asker.want(wanted)
+            case "differs":
+                log.warning("a copy differs from its original; it is made anew", machine=machine, session=span.session)
+                asker.want(Wanted(span.session, span.generation, total, self._wall_ms(), "wrong"))
+            case "failed":
+                self._tell(machine)
+                asker.want(wanted, _FAILED_S)
+            case "full":
+                self._tell(machine)
+
+    def _tell(self, machine: str) -> None:
+        trouble = self._folders[machine].trouble
+        if self._told.get(machine) != trouble:
+            self._told[machine] = trouble
+            log.warning(trouble)
+
+    # Rows.
+
+    async def _take_rows(self, messages: Sequence[PeerMessage]) -> None:
+        for message in messages:
+            fields = read_fields(message, RowsFields)
+            if isinstance(fields, Refused):
+                self._courier.drop(fields)
+            elif message.sender in self._folders:
+                wanted = await self._in_thread(self._apply_rows, message.sender, fields, message.payload)
+                for one in wanted:
+                    self._askers[message.sender].want(one)
+
+    def _apply_rows(self, machine: str, fields: RowsFields, heads: bytes) -> list[Wanted]:
+        """Take what rows say, and return what copies miss. In the thread."""
+        folder, at = self._folders[machine], 0
+        newer: list[tuple[RowFields, bytes]] = []
+        for row in fields.rows:
+            head, at = heads[at : at + row.head], at + row.head
+            state = folder.state(row.session)
+            if state is None or fields.counter > state.counter:
+                newer.append((row, head))
+        self._remove_gone(folder, [row for row, _ in newer if row.gone], fields.counter)
+        here = [(row, head) for row, head in newer if not row.gone]
+        folder.apply([span for row, head in here if (span := self._begin(folder, row, head)) is not None])
+        states = [(row.session, folder.state(row.session)) for row, _ in here]
+        folder.note_rows(
+            (session, CopyState(one.agent, one.generation, one.is_begun, one.is_gone, fields.counter))
+            for session, one in states
+            if one is not None
+        )
+        if folder.trouble:
+            self._tell(machine)
+        return [one for row, _ in here if (one := _missing(folder, row)) is not None]
+
+    def _begin(self, folder: MachineFolder, row: RowFields, head: bytes) -> ByteSpan | None:
+        """The beginning of a copy of which there is nothing yet, or of an older generation only."""
+        state = folder.state(row.session)
+        if state is not None and state.is_begun and row.generation <= state.generation:
+            return None
+        return ByteSpan(row.session, row.agent, row.generation, 0, head, row.updated_at or None) if head else None
+
+    def _remove_gone(self, folder: MachineFolder, rows: Sequence[RowFields], counter: int) -> None:
+        folder.remove(row.session for row in rows)
+        known = [row for row in rows if folder.state(row.session) is not None or folder.has_place]
+        folder.note_rows((row.session, _gone_state(folder.state(row.session), row, counter)) for row in known)
+
+    # What is there.
+
+    def _have_of(self, machine: str) -> Callable[[str], tuple[str, int]]:
+        def have(session: str) -> tuple[str, int]:
+            state = self._folders[machine].state(session)
+            return ("", 0) if state is None else (state.generation, self._folders[machine].size(session))
+
+        return have
+
+    def _rows_of(self, machine: str) -> Callable[[], RowsRequest]:
+        def rows() -> RowsRequest:
+            states = list(self._states.of_machine(machine).values())
+            highest = max((state.counter for state in states), default=0)
+            return RowsRequest(counter=highest, heads=not states)
+
+        return rows
+
+    async def _in_thread(self, work: Callable[[Unpack[_Given]], _Found], *values: *_Given) -> _Found:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *values)
+
+
+def read_span(message: PeerMessage) -> tuple[ByteSpan, int] | Refused:
+    """The range in a message, and how long its original was."""
+    fields = read_fields(message, RangeFields)
+    if isinstance(fields, Refused):
+        return fields
+    if not SESSION.fullmatch(message.id) or len(message.payload) > RANGE_BYTES:
+        return Refused("content", f"a range from {message.sender} is longer than allowed, or of no session")
+    if fields.to - fields.begin != len(message.payload) or fields.to > fields.size:
+        return Refused("content", f"a range from {message.sender} is not as long as it says")
+    return ByteSpan(message.id, fields.agent, fields.generation, fields.begin, message.payload), fields.size
+
+
+def _gone_state(state: CopyState | None, row: RowFields, counter: int) -> CopyState:
+    generation = row.generation if state is None else max(state.generation, row.generation)
+    return CopyState(row.agent, generation, is_gone=True, counter=counter)
+
+
+def _missing(folder: MachineFolder, row: RowFields) -> Wanted | None:
+    """What the copy of a session misses, by its row."""
+    state = folder.state(row.session)
+    if state is not None and state.generation == row.generation and state.is_begun:
+        if folder.size(row.session) == row.size:
+            return None
+        # A longer copy is of a later moment than the row, or has what its original has lost: whoever is asked for what
+        # comes behind it knows.
+        is_longer = folder.size(row.session) > row.size
+        return Wanted(row.session, row.generation, row.size, row.updated_at, "check" if is_longer else "missing")
+    return Wanted(row.session, row.generation, row.size, row.updated_at)
