@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.linked_machines import LinkedMachine, linked
+from support.nats_machines import LinkedMachine, linked
 from support.nats_server import NatsServer
+from support.nats_stream import count_messages, limit_bytes, purge
 
 pytestmark = pytest.mark.system
 
-EXPORT_ALL = {("lap", "mars"): 'export = [{agents = ["*"]}]'}
+# Mars gets all of lap's sessions but those of one agent; lap gets nothing of mars.
+EXPORT = {("lap", "mars"): 'export = [{agents = ["main", "ops"]}, {agents = ["counter"], labels = ["pub-*"]}]'}
+Machines = dict[str, LinkedMachine]
 
 
 @pytest.fixture
@@ -22,25 +26,152 @@ def server(nats_server: Any) -> NatsServer:
 
 
 @pytest.fixture
-def machines(tmp_path: Path, server: NatsServer) -> Iterator[dict[str, LinkedMachine]]:
-    with linked(tmp_path, server, ["lap", "mars"], EXPORT_ALL) as made:
+def machines(tmp_path: Path, server: NatsServer) -> Iterator[Machines]:
+    with linked(tmp_path, server, ["lap", "mars"], EXPORT) as made:
         yield made
 
 
-def exported(lap: LinkedMachine) -> dict[str, bytes]:
-    return lap.originals()
-
-
-def wait_until_equal(machines: dict[str, LinkedMachine], wanted: Callable[[], dict[str, bytes]] | None = None) -> None:
+def wait_until_equal(machines: Machines, wanted: Callable[[], dict[str, bytes]] | None = None) -> None:
     lap, mars = machines["lap"], machines["mars"]
-    mars.wait_for(lambda: mars.replicas("lap") == (wanted or lap.originals)(), "the copies are not the originals", 60)
+    mars.wait_for(lambda: mars.replicas("lap") == (wanted or lap.originals)(), "the copies are not the originals")
 
 
-def test_what_is_appended_here_is_in_the_copy_there(machines: dict[str, LinkedMachine]) -> None:
-    lap = machines["lap"]
+def transcript_of(machine: LinkedMachine, key: str) -> Path:
+    row = machine.call("sessions.resolve", key=key)
+    [path] = machine.store.glob(f"agents/*/sessions/{row['sessionId']}.jsonl")
+    return path
+
+
+def inject(machine: LinkedMachine, key: str, text: str) -> None:
+    machine.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
+
+
+def test_what_is_appended_here_is_in_the_copy_there_and_no_more(machines: Machines) -> None:
+    lap, mars = machines["lap"], machines["mars"]
     lap.daemon.reply("main", "hello")
     lap.daemon.reply("agent:ops:one", "to ops")
-    assert len(lap.originals()) == 2
     wait_until_equal(machines)
     lap.daemon.reply("main", "x" * 900_000)
+    inject(lap, "agent:ops:one", "y" * 3_000_000)
+    wait_until_equal(machines)
+    mars.daemon.reply("main", "of mars")
+    lap.daemon.reply("main", "later than that")
+    wait_until_equal(machines)
+    assert lap.replicas("mars") == {}
+    copy = next((mars.store / "machines" / "lap").glob("agents/ops/sessions/*.jsonl"))
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_original_that_is_cut_replaced_reset_or_deleted_is_so_there_too(machines: Machines) -> None:
+    lap = machines["lap"]
+    for key in ("agent:main:cut", "agent:main:replaced", "agent:main:reset", "agent:main:deleted"):
+        inject(lap, key, "one") if key == "main" else lap.daemon.reply(key, "one")
+        lap.daemon.reply(key, "two")
+    wait_until_equal(machines)
+
+    cut = transcript_of(lap, "agent:main:cut")
+    lines = cut.read_bytes().splitlines(keepends=True)
+    cut.write_bytes(b"".join(lines[:-2]))
+    wait_until_equal(machines)
+    lap.daemon.reply("agent:main:cut", "another one")
+    wait_until_equal(machines)
+
+    replaced = transcript_of(lap, "agent:main:replaced")
+    fresh = replaced.with_suffix(".tmp")
+    fresh.write_bytes(replaced.read_bytes().replace(b"two", b"TWO"))
+    fresh.chmod(0o600)
+    fresh.rename(replaced)
+    wait_until_equal(machines)
+
+    lap.call("sessions.reset", key="agent:main:reset")
+    wait_until_equal(machines)
+    lap.call("sessions.delete", key="agent:main:deleted")
+    wait_until_equal(machines)
+    assert len(lap.originals()) == 3
+
+
+def test_a_session_comes_with_its_label_or_its_mark_and_goes_with_it(machines: Machines) -> None:
+    lap = machines["lap"]
+    key = "agent:counter:secret"
+    lap.call("sessions.create", key=key)
+    inject(lap, key, "nobody else's business")
+    lap.daemon.reply("main", "hello")
+    main, secret = transcript_of(lap, "main"), transcript_of(lap, key)
+
+    def copies(*paths: Path) -> dict[str, bytes]:
+        return {path.stem: path.read_bytes() for path in paths}
+
+    wait_until_equal(machines, lambda: copies(main))
+    lap.call("sessions.patch", key=key, label="pub-1")
+    wait_until_equal(machines, lambda: copies(main, secret))
+    lap.call("sessions.patch", key=key, label="private")
+    inject(lap, key, "written after the label was taken away")
+    wait_until_equal(machines, lambda: copies(main))
+    config = ("--config", str(lap.daemon.config))
+    shared = lap.daemon.cli("link", "share", key, "--to", "mars", *config)
+    assert shared.returncode == 0, shared.stderr
+    wait_until_equal(machines, lambda: copies(main, secret))
+    inject(lap, key, "shared")
+    wait_until_equal(machines, lambda: copies(main, secret))
+    assert lap.daemon.cli("link", "unshare", key, *config).returncode == 0
+    wait_until_equal(machines, lambda: copies(main))
+
+
+def test_what_happens_while_a_link_or_a_daemon_is_away_is_made_up_for(machines: Machines) -> None:
+    lap, mars = machines["lap"], machines["mars"]
+    lap.daemon.reply("main", "hello")
+    lap.daemon.reply("agent:ops:old", "hello")
+    wait_until_equal(machines)
+    mars.stop_link()
+    lap.daemon.reply("main", "mars sleeps")
+    lap.stop_link()
+    lap.daemon.reply("main", "nobody is there")
+    lap.daemon.reply("agent:ops:new", "nobody is there")
+    lap.call("sessions.delete", key="agent:ops:old")
+    lap.daemon.kill()
+    path = next(lap.store.glob("agents/main/sessions/*.jsonl"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    lap.start_link()
+    mars.start_link()
+    lap.daemon.start()
+    wait_until_equal(machines)
+    assert len(lap.originals()) == 2
+
+
+def test_an_emptied_stream_and_copies_that_were_deleted_are_made_up_for(machines: Machines, server: NatsServer) -> None:
+    lap, mars = machines["lap"], machines["mars"]
+    for number in range(5):
+        lap.daemon.reply(f"agent:ops:n{number}", "hello")
+    wait_until_equal(machines)
+    mars.stop_link()
+    for number in range(7):
+        lap.daemon.reply(f"agent:ops:n{number}", "written while mars sleeps")
+    lap.wait_for(lambda: count_messages(server) >= 7, "nothing is in the stream")
+    purge(server)
+    for path in list((mars.store / "machines").rglob("*.jsonl"))[:3]:
+        path.unlink()
+    mars.start_link()
+    wait_until_equal(machines)
+
+
+def test_a_full_stream_is_waited_for(machines: Machines, server: NatsServer) -> None:
+    lap, mars = machines["lap"], machines["mars"]
+    mars.stop_link()
+    limit_bytes(server, 300_000)
+    for number in range(4):
+        lap.daemon.reply(f"agent:ops:n{number}", f"{number}" * 200_000)
+    lap.wait_for(lambda: "sessions wait to be sent" in lap.link_log.read_text(), "the stream is not full")
+    mars.start_link()
+    wait_until_equal(machines)
+
+
+def test_a_copy_that_somebody_has_changed_is_made_anew(machines: Machines) -> None:
+    lap, mars = machines["lap"], machines["mars"]
+    lap.daemon.reply("main", "hello")
+    wait_until_equal(machines)
+    [copy] = (mars.store / "machines" / "lap").rglob("*.jsonl")
+    with copy.open("ab") as file:
+        file.write(json.dumps({"type": "message", "note": "not of lap"}).encode() + b"\n")
+    lap.daemon.reply("main", "again")
     wait_until_equal(machines)
