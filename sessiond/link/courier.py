@@ -40,16 +40,11 @@ class MessageServer(Protocol):
 
 
 class Courier:
-    """`envelopes()` are those of the configuration as it is now. `on_sign(machine)` is called for each valid message.
+    """`envelopes()` are those of the configuration as it is now. `dropped` counts what was dropped, by reason."""
 
-    `dropped` counts what was dropped, by reason.
-    """
-
-    def __init__(
-        self, bus: MessageServer, envelopes: Callable[[], Envelopes], on_sign: Callable[[str], object]
-    ) -> None:
+    def __init__(self, bus: MessageServer, envelopes: Callable[[], Envelopes]) -> None:
         self.dropped: Counter[str] = Counter()
-        self._bus, self._envelopes, self._on_sign = bus, envelopes, on_sign
+        self._bus, self._envelopes = bus, envelopes
         self._repliers: dict[str, Replier] = {}
         bus.answer(self._reply)
 
@@ -99,7 +94,6 @@ class Courier:
                 self.drop(found)
                 await arrival.ack()
                 return
-            self._on_sign(found.sender)
             await take(found, arrival)
 
         self._bus.consume(kind, handle)
@@ -114,7 +108,6 @@ class Courier:
         if isinstance(asked, Refused):
             self.drop(asked)
             return None
-        self._on_sign(asked.sender)
         replier = self._repliers.get(asked.id.partition(":")[0])
         said = await replier(asked) if replier is not None else None
         return None if said is None else envelopes.pack(asked.sender, REPLY, asked.id, *said)

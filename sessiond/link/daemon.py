@@ -104,6 +104,8 @@ class DaemonLink(asyncio.Protocol):
                 await body()
             finally:
                 self._tasks = None
+                # Nothing is answered any more: what was asked here goes on elsewhere, and is asked again.
+                self._end(ConnectionLost("the connection to sessiond is being closed"))
                 for task in self._running.values():
                     task.cancel()
 

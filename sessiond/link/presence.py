@@ -39,7 +39,7 @@ class Presence:
         self._looked, self._interval_s = looked, interval_s
         self._present: dict[str, bool] = {}
         self._told: dict[str, bool] = {}
-        self._look = asyncio.Event()
+        self._look, self._has_left = asyncio.Event(), asyncio.Event()
 
     @property
     def present(self) -> dict[str, bool]:
@@ -54,9 +54,16 @@ class Presence:
         self._look.set()
 
     def note_sign(self, peer: str) -> None:
-        """Something came from the machine just now."""
+        """The machine has asked for a sign of life just now, so it is there as well."""
         if not self.is_there(peer):
             self.look_now()
+
+    def note_leave(self, peer: str) -> None:
+        """The machine says that its link ends. Where that was an old message, the next look finds it there again."""
+        if self.is_there(peer):
+            self._present[peer] = False
+            log.info("machine leaves", machine=peer)
+            self._has_left.set()
 
     async def tell_all(self, link: Any) -> None:
         """Tell a new connection to the daemon of all: what the one before was told ended with it."""
@@ -68,12 +75,21 @@ class Presence:
 
     async def run(self) -> None:
         """Ask until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell_leaves())
+            while True:
+                self._look.clear()
+                await self._look_at_all()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_s):
+                        await self._look.wait()
+
+    async def _tell_leaves(self) -> None:
         while True:
-            self._look.clear()
-            await self._look_at_all()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._look.wait()
+            await self._has_left.wait()
+            self._has_left.clear()
+            self._looked()
+            await self._tell_changes()
 
     async def _look_at_all(self) -> None:
         names = list(self._names())

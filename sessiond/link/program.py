@@ -29,6 +29,8 @@ from sessiond.store import dirfd, layout, opening
 
 log = structlog.get_logger("sessiond.link")
 
+# How long the end waits for what cannot be reached.
+_LEAVE_S = 2.0
 EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
 
 
@@ -145,7 +147,9 @@ class LinkProgram:
             if self._stop.is_set():
                 self._manager.notify_stopping("handing over what is under way")
         finally:
-            link.leave()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await link.leave()
             for task in (serving, *waits):
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)

@@ -47,7 +47,9 @@ from sessiond.store.workspace import default_workspace
 
 log = structlog.get_logger("sessiond.link")
 
-PING = "ping"
+PING, BYE = "ping", "bye"
+# For how long a link that ends waits for others to hear of it.
+_BYE_S = 0.5
 # When a command that finds no room, or a disk that is full, is looked at again.
 _AGAIN_S = 20.0
 
@@ -92,6 +94,7 @@ class RunningLink:
         self._bus_state = BusState()
         self._asked = 0
         self._status_due = asyncio.Event()
+        self._is_built = False
         self._daemon = DaemonClient(
             socket,
             say=log.warning,
@@ -109,9 +112,12 @@ class RunningLink:
         self._publisher: TranscriptPublisher
         self._reader: TranscriptReader
 
-    def leave(self) -> None:
-        """The end is near: what is cancelled from now on goes on over there."""
-        self._commands.is_leaving = True
+    async def leave(self) -> None:
+        """The end is near: what is cancelled from now on goes on over there, and others are told."""
+        if self._is_built:
+            self._commands.is_leaving = True
+            there = [peer for peer in self._peers if self._presence.is_there(peer)]
+            await asyncio.gather(*(self._ask(peer, BYE, _BYE_S) for peer in there))
 
     async def run(self) -> None:
         """Link until cancelled."""
@@ -129,12 +135,12 @@ class RunningLink:
     def _build(self, bus: Bus) -> None:
         self._presence = Presence(
             names=lambda: self._peers,
-            ping=self._ping,
+            ping=lambda peer, timeout_s: self._ask(peer, PING, timeout_s),
             report=self._daemon.call,
             back=self._welcome,
             looked=self._status_due.set,
         )
-        self._courier = Courier(bus, lambda: self._envelopes, self._presence.note_sign)
+        self._courier = Courier(bus, lambda: self._envelopes)
         self._commands = Commands(
             self._ledger,
             self._daemon,
@@ -166,10 +172,12 @@ class RunningLink:
             self._store, self._copies, self._peers, courier=self._courier, asks=self._asks, wall_ms=wall_ms
         )
         self._courier.answer(PING, self._answer_ping)
+        self._courier.answer(BYE, self._answer_bye)
         self._courier.answer(COPY, self._publisher.answer_copy)
         self._courier.answer(ROWS, self._publisher.answer_rows)
         self._courier.consume("cmd", self._take_command)
         self._courier.consume("ans", self._take_answer)
+        self._is_built = True
 
     # The daemon.
 
@@ -230,14 +238,20 @@ class RunningLink:
         # The daemon writes the end of the run; if that is lost, the command goes there again and is answered again.
         await arrival.ack()
 
-    async def _ping(self, peer: str, timeout_s: float) -> bool:
+    async def _ask(self, peer: str, question: str, timeout_s: float) -> bool:
+        """Whether the peer has replied."""
         try:
-            await self._courier.ask(peer, self._number(PING), timeout_s=timeout_s)
+            await self._courier.ask(peer, self._number(question), timeout_s=timeout_s)
         except BusError:
             return False
         return True
 
-    async def _answer_ping(self, message: PeerMessage) -> tuple[object, bytes]:  # noqa: ARG002
+    async def _answer_ping(self, message: PeerMessage) -> tuple[object, bytes]:
+        self._presence.note_sign(message.sender)
+        return {}, b""
+
+    async def _answer_bye(self, message: PeerMessage) -> tuple[object, bytes]:
+        self._presence.note_leave(message.sender)
         return {}, b""
 
     def _asks(self, peer: str) -> Ask:

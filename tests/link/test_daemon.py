@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -176,6 +177,28 @@ def test_requests_of_the_daemon_are_answered_and_can_be_called_off(fake: FakeDae
 
     run_with(client, body)
     assert ends == ["called off"] * 2
+
+
+def test_a_client_that_ends_answers_nothing_that_was_asked_of_it(fake: FakeDaemon) -> None:
+    """Else the daemon would take it for the end of a run, which goes on over there and is asked for again."""
+    answers: list[Any] = []
+
+    async def start(_link: Any, _request: Any) -> object:
+        await asyncio.Event().wait()
+        return None
+
+    client = DaemonClient(str(fake.path), say=print, handlers={"run.start": start})
+    fake.answers["ping"] = lambda *_: {}
+
+    async def body() -> None:
+        await client.call("ping")
+        answers.append(fake.connections[0].ask("run.start", runId="long"))
+        await client.call("ping")
+
+    closed = threading.Event()
+    fake.when_closed = closed.set
+    run_with(client, body)
+    assert closed.wait(PATIENCE_S) and answers[0].empty()
 
 
 def test_a_call_that_is_cancelled_is_cancelled_in_the_daemon(fake: FakeDaemon) -> None:

@@ -110,6 +110,19 @@ def test_a_machine_that_shows_itself_is_asked_at_once_and_one_that_is_there_is_n
     with_world(body)
 
 
+def test_a_machine_that_says_that_it_leaves_is_away_at_once_until_it_is_seen_again() -> None:
+    async def body(world: World) -> None:
+        world.told.clear()
+        world.presence.note_leave("mars")
+        world.presence.note_leave("moon")
+        await settle()
+        assert world.told == [("mars", False)] and not world.presence.is_there("mars")
+        await world.look()
+        assert world.told == [("mars", False), ("mars", True)] and world.back == ["mars", "mars"]
+
+    with_world(body)
+
+
 def test_a_machine_that_is_not_configured_any_more_is_forgotten() -> None:
     async def body(world: World) -> None:
         del world.there["moon"]

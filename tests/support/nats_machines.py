@@ -24,7 +24,7 @@ from support.real_daemon import PROGRAM, Daemon
 
 from sessiond.link.identity import load_identity
 from sessiond.link.server_setup import set_up
-from sessiond.link.status import read_status
+from sessiond.link.status import LinkStatus, read_status
 
 # Agents that answer by themselves: `ops` says what it was told, `slow` waits for a file in its folder.
 AGENTS = """
@@ -67,7 +67,7 @@ class LinkedMachine:
     """One machine: its daemon, which `start` has started, and its link, which comes and goes."""
 
     def __init__(self, name: str, folder: Path, agents: str) -> None:
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, parents=True)
         self.name, self.agents = name, agents
         self.daemon = Daemon(folder)
         self.link: subprocess.Popen[bytes] | None = None
@@ -121,6 +121,12 @@ class LinkedMachine:
     def send(self, key: str, message: str, timeout_s: float = PATIENCE_S, **params: Any) -> Any:
         """Send a message to a session and wait for its answer."""
         return self.call("sessions_send", sessionKey=key, message=message, timeoutSeconds=timeout_s, **params)
+
+    def status(self) -> LinkStatus:
+        """How its link says that it is."""
+        found = read_status(self.store)
+        assert found is not None
+        return found[0]
 
     def replicas(self, machine: str) -> dict[str, bytes]:
         """The bytes of what it has of another machine's sessions, by session id."""
