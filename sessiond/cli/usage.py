@@ -13,6 +13,7 @@ from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import now_ms, quantity
+from sessiond.errors import pluralize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def run(args: Args) -> int | None:
         as_json(found)
         return None
     if found.get("partial"):
-        note(f"{found['partial']} sessions of other programs are still being read; they count when they are read whole")
+        what = pluralize(found["partial"], "session of another program is", "sessions of other programs are")
+        note(f"{what} still being read, and not counted yet")
     name, member, nameless = GROUPS[args.by or "day"]
     rows = [{**row, "name": row[member] or nameless} for row in found[name]]
     if args.csv:

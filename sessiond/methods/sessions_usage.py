@@ -108,6 +108,9 @@ async def handle(ctx: Context, params: SessionsUsageParams) -> SessionsUsageResu
     partial = known - len(sessions)
     count = UsageCount(services.store.record_limit, services.config.models.pricing, since_ms=since, until_ms=until)
     await services.time_slicer.run(count.steps(find_used(sessions)))
+    if count.to_read:
+        await ctx.reserve(count.reading_bytes)
+        await services.time_slicer.run(count.reading_steps())
     return SessionsUsageResult(
         totals=UsageFields(**_fields(count.totals)),
         by_session=[

@@ -30,6 +30,10 @@ MAX_RECENT = 8
 OWN_RECENT = 2
 # A copy of a conversation begins where that begins, or behind one of its newest summaries.
 MAX_HEADS = 8
+# Of so many usages before those it is known that they were there, by a piece of their ids, 1 kB in all. Most
+# transcripts have fewer. One usage in 50,000 is taken for another's repetition, and the transcript is read in vain.
+MAX_PASSED = 340
+_PIECE_BYTES = 3
 _MAX_MODEL_CHARS = 128
 _MAX_MODELS = 16
 _ID_BYTES = 6
@@ -81,7 +85,8 @@ class UsageFacts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     `heads` are ids with which a copy of the conversation may begin: of the first usage, and of those behind the newest
     summaries; `at_head`: the next one is such. `recent` are the newest usages with an id. `costs` is what the program
     said last that the session has cost, by model; where it says so, nothing else is a cost. `dropped_to`: rows up to
-    this time are not here. `is_unsure`: something was repeated that is not among the newest.
+    this time are not here. `is_unsure`: something was repeated that is not among the newest. `passed` are pieces of the
+    ids of usages before `recent`, by which that is noticed.
     """
 
     rows: tuple[UsageRow, ...] = ()
@@ -91,12 +96,15 @@ class UsageFacts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     costs: dict[str, float] | None = None
     dropped_to: Milliseconds = 0
     is_unsure: bool = False
+    passed: bytes = b""
 
     @property
     def is_plausible(self) -> bool:
         """Whether it can be from here. For what is read from an index."""
         size, odd = divmod(len(self.recent), _RECENT.size)
-        return not odd and size <= MAX_RECENT and len(self.rows) <= MAX_ROWS and len(self.heads) <= MAX_HEADS
+        passed, more = divmod(len(self.passed), _PIECE_BYTES)
+        is_few = len(self.rows) <= MAX_ROWS and len(self.heads) <= MAX_HEADS and passed <= MAX_PASSED
+        return not (odd or more) and size <= MAX_RECENT and is_few
 
     @property
     def last_ms(self) -> int | None:
@@ -134,13 +142,13 @@ def count_item(
     facts: UsageFacts, item: UsageItem, most_recent: int = MAX_RECENT
 ) -> tuple[UsageFacts, UsageItem | None]:
     """The facts with an item, and the one that it takes the place of, with its counts and cost. Of the newest,
-    `most_recent` may be repeated.
+    `most_recent` may be repeated; in our own transcripts (`OWN_RECENT`) nothing else is.
     """
     rows, recent, replaced, is_unsure = facts.rows, facts.recent, None, facts.is_unsure
-    heads, at_head = facts.heads, facts.at_head
+    heads, at_head, passed = facts.heads, facts.at_head, facts.passed
     if item.id is not None:
         packed = item.id.to_bytes(_ID_BYTES, "big")
-        place = _find(recent, packed)
+        place = _find(recent, packed, _RECENT.size)
         if place is not None:
             _, row, *counts, cost = _RECENT.unpack_from(recent, place)
             recent = recent[:place] + recent[place + _RECENT.size :]
@@ -148,7 +156,7 @@ def count_item(
             if row < len(rows):
                 rows = (*rows[:row], _take_from(rows[row], replaced), *rows[row + 1 :])
             is_unsure = is_unsure or row == _GONE
-        elif item.id in heads:
+        elif item.id in heads or _find(passed, packed[-_PIECE_BYTES:], _PIECE_BYTES) is not None:
             is_unsure = True
         elif at_head or not heads:
             heads, at_head = (*heads[:1], *heads[1:][-(MAX_HEADS - 2) :], item.id), False
@@ -156,10 +164,14 @@ def count_item(
     if item.id is not None:
         if max(item.counts) <= _MAX_COUNT:
             cost = nan if item.cost is None else item.cost
-            recent = recent[-(most_recent - 1) * _RECENT.size :] + _RECENT.pack(packed, number, *item.counts, cost)
+            gone = max(0, len(recent) - (most_recent - 1) * _RECENT.size)
+            if most_recent > OWN_RECENT:
+                passed += b"".join(one[0][-_PIECE_BYTES:] for one in _RECENT.iter_unpack(recent[:gone]))
+            recent = recent[gone:] + _RECENT.pack(packed, number, *item.counts, cost)
         else:
             is_unsure = True
-    facts = UsageFacts(rows, heads, recent, at_head, facts.costs, facts.dropped_to, is_unsure)
+    passed = b"" if is_unsure else passed[-MAX_PASSED * _PIECE_BYTES :]
+    facts = UsageFacts(rows, heads, recent, at_head, facts.costs, facts.dropped_to, is_unsure, passed)
     return (facts if len(rows) <= MAX_ROWS else _drop_oldest(facts)), replaced
 
 
@@ -194,10 +206,11 @@ def added_costs(before: dict[str, float], costs: dict[str, float]) -> dict[str, 
     return None if is_anew else more
 
 
-def _find(recent: bytes, packed: bytes) -> int | None:
-    place = recent.find(packed)
-    while place > 0 and place % _RECENT.size:
-        place = recent.find(packed, place + 1)
+def _find(among: bytes, packed: bytes, size: int) -> int | None:
+    """Where one of the parts of this size begins so; None where none does."""
+    place = among.find(packed)
+    while place > 0 and place % size:
+        place = among.find(packed, place + 1)
     return place if place >= 0 else None
 
 

@@ -19,8 +19,14 @@ from sessiond.model.keys import machine_of
 from sessiond.model.usage import Usage
 from sessiond.model.usage_rows import DAY_MS, NO_DAY, Counts, UsageFacts, UsageItem, UsageRow, added_costs
 from sessiond.sessions.usage_families import UsedSession, group_families
-from sessiond.sessions.usage_ledger import UsageLedger, read_ledger
+from sessiond.sessions.usage_ledger import CostMark, UsageLedger, cost_after, read_ledger
 from sessiond.store.catalog import Session
+
+# No transcript has so many lines.
+_POSITION_BITS = 40
+# A usage takes up to 170 bytes while its group is counted, and 500 while its transcript is. Programs write one in 2 to
+# 10 kB. A handler reserves three times what it asks for.
+_BYTES_A_NOTED = 12
 
 
 class UsageSum(msgspec.Struct):
@@ -71,7 +77,8 @@ def find_used(sessions: Iterable[Session]) -> list[UsedSession]:
 class UsageCount:
     """Sums up the usage of sessions. What a fork or a copy repeats is counted once, for the oldest session that has it.
 
-    `read_count`: so many transcripts were read for it.
+    `steps` counts from the entries; `to_read` are the others, in groups that may have usage in common, which
+    `reading_steps` counts by reading them.
     """
 
     def __init__(
@@ -87,27 +94,36 @@ class UsageCount:
         self._until = until_ms
         # Sessions whose program says what they have cost, its sub-agents included.
         self._stating: set[str] = set()
-        self.read_count = 0
+        self.to_read: list[list[UsedSession]] = []
         self.totals = UsageSum()
         self.by_session: dict[Session, UsageSum] = {}
         self.by_model: dict[str, UsageSum] = {}
         self.by_day: dict[str, UsageSum] = {}
 
     def steps(self, sessions: Iterable[UsedSession]) -> Iterator[None]:
-        """Count the sessions. Each step blocks briefly; runs in worker threads."""
+        """Count those of the sessions that need not be read. Each step blocks briefly; runs in worker threads."""
         ordered = sorted(sessions, key=_age_of)
         self._stating = {used.session.key for used in ordered if used.facts.costs}
         yield
         for family in group_families(ordered):
             if all(self._is_outside(used) for used in family):
                 continue
-            if len(family) > 1:
-                yield from self._count_family(family)
-            elif self._suffices(family[0]):
+            if len(family) == 1 and self._suffices(family[0]):
                 self._count_rows(family[0])
             else:
-                yield from self._count_family(family)
+                self.to_read.append(family)
             yield
+
+    def reading_steps(self) -> Iterator[None]:
+        """Count the sessions that have to be read. As `steps`."""
+        for family in self.to_read:
+            yield from self._count_family(family)
+
+    @property
+    def reading_bytes(self) -> int:
+        """About how much memory `reading_steps` takes: what is noted of each usage until its group is counted."""
+        sizes = (sum(used.entry.file.folded_to for used in family) for family in self.to_read)
+        return max(sizes, default=0) // _BYTES_A_NOTED
 
     def _is_outside(self, used: UsedSession) -> bool:
         """Whether nothing of the session was used within the time."""
@@ -138,21 +154,26 @@ class UsageCount:
 
     def _count_family(self, family: Sequence[UsedSession]) -> Generator[None, None, None]:
         """Count sessions that have usage in common, the oldest first, by reading them."""
-        owners: dict[int, tuple[UsageLedger, int]] = {}
+        # Of each id the number of its session and its position in that, as one number: only these and the marks are
+        # kept until all are counted.
+        owners: dict[int, int] = {}
+        marks: list[list[CostMark]] = []
         for used in family:
             ledger = yield from read_ledger(used.session, used.entry, self._limit)
-            self.read_count += 1
             if ledger is None:
-                self._count_rows(used)  # it is gone, but what it said is known
+                # It cannot be read. Its sums are known, but not what it has in common with others: that counts twice.
+                self._count_rows(used)
                 continue
-            copied: tuple[UsageLedger, int] | None = None
-            for position, item in enumerate(ledger.items):
-                owner = owners.setdefault(item.id, (ledger, position)) if item.id is not None else None
-                if owner is not None and owner[0] is not ledger:
+            first, copied = len(marks) << _POSITION_BITS, -1
+            for place, item in enumerate(ledger.items, first):
+                owner = owners.setdefault(item.id, place) if item.id is not None else place
+                if owner < first:
                     copied = owner
                 else:
                     self._add_item(used, item)
-            for item in ledger.cost_items(_costs_before(ledger, copied)):
+            costs = _costs_before(ledger, marks, copied)
+            marks.append(ledger.marks)
+            for item in ledger.cost_items(costs):
                 self._add_item(used, item)
 
     def _add_item(self, used: UsedSession, item: UsageItem) -> None:
@@ -178,12 +199,13 @@ def _age_of(used: UsedSession) -> tuple[bool, int, bool, str]:
     return is_elsewhere, used.entry.created_at, is_fork, used.session.session_id
 
 
-def _costs_before(ledger: UsageLedger, copied: tuple[UsageLedger, int] | None) -> dict[str, float]:
-    """What the first mark of a ledger has of the session that it is a copy of, up to the last item copied."""
-    if copied is None or not ledger.marks:
+def _costs_before(ledger: UsageLedger, marks: list[list[CostMark]], copied: int) -> dict[str, float]:
+    """What the first mark of a ledger has of the session that it is a copy of, up to the last item copied: its place
+    among those of `marks`, -1 for none.
+    """
+    if copied < 0 or not ledger.marks:
         return {}
-    original, position = copied
-    before = original.cost_after(position)
+    before = cost_after(marks[copied >> _POSITION_BITS], copied & ((1 << _POSITION_BITS) - 1))
     first = ledger.marks[0].costs
     # Where nothing says how much of it is the original's, none of it is counted.
     return first if before is None else before if added_costs(before, first) is not None else {}

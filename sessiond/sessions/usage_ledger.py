@@ -22,8 +22,9 @@ from sessiond.model.usage_rows import UsageItem, added_costs
 from sessiond.store import dirfd, folding, transcript
 from sessiond.store.catalog import Session
 
-# Of all sessions together so many items are kept, some megabytes: those of the forks and the long days of a year.
-_MOST_KEPT = 20_000
+# Of all sessions together so many items and costs are kept, some ten megabytes: those of the forks and the long days of
+# a year. A transcript that has more is read whenever it is asked for.
+MOST_KEPT = 20_000
 _LINES_A_STEP = 16
 _BLOCK = 64 * 1024
 
@@ -36,15 +37,21 @@ class CostMark(NamedTuple):
     costs: dict[str, float]
 
 
+def cost_after(marks: list[CostMark], position: int) -> dict[str, float] | None:
+    """What a session had cost when the item at `position` was used; None where nothing says it."""
+    return next((mark.costs for mark in marks if mark.position > position), None)
+
+
 class UsageLedger(NamedTuple):
     """The items of a transcript, each id once with what was said of it last, and the marks between them."""
 
     items: list[UsageItem]
     marks: list[CostMark]
 
-    def cost_after(self, position: int) -> dict[str, float] | None:
-        """What the session had cost when the item at `position` was used; None where nothing says it."""
-        return next((mark.costs for mark in self.marks if mark.position > position), None)
+    @property
+    def size(self) -> int:
+        """How much there is of it: items and costs, and itself."""
+        return 1 + len(self.items) + sum(1 + len(mark.costs) for mark in self.marks)
 
     def cost_items(self, before: dict[str, float]) -> list[UsageItem]:
         """What the marks say, as items without tokens. `before` is what the first of them has of another session."""
@@ -58,31 +65,44 @@ class UsageLedger(NamedTuple):
         return items
 
 
-class _KeptLedgers:
-    """What was read of the files that were asked for last."""
+class KeptLedgers:
+    """What was read of the files that were asked for last, `MOST_KEPT` items and costs in all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[tuple[int, ...], UsageLedger]] = OrderedDict()
+        self._size = 0
 
     def find(self, path: str, state: tuple[int, ...]) -> UsageLedger | None:
+        """The ledger of this file in this state, if it is kept."""
         with self._lock:
             known, ledger = self._kept.get(path, (None, None))
-            return ledger if known == state else None
+            if known != state:
+                return None
+            self._kept.move_to_end(path)
+            return ledger
 
     def put(self, path: str, state: tuple[int, ...], ledger: UsageLedger) -> None:
+        """Keep the ledger of a file, instead of those that nobody asked for for longest."""
         with self._lock:
-            self._kept.pop(path, None)
+            self._drop(path)
+            if ledger.size > MOST_KEPT:
+                return
             self._kept[path] = (state, ledger)
-            while sum(len(one.items) for _, one in self._kept.values()) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._size += ledger.size
+            while self._size > MOST_KEPT:
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, path: str) -> None:
+        _, ledger = self._kept.pop(path, (None, None))
+        self._size -= ledger.size if ledger is not None else 0
 
 
 def _state_of(session: Session, facts: FileFacts) -> tuple[int, ...]:
     return session.folder.fd, facts.inode, facts.mtime_ns, facts.folded_to, facts.check
 
 
-_KEPT = _KeptLedgers()
+_KEPT = KeptLedgers()
 
 
 def read_ledger(session: Session, entry: Entry, record_limit: int) -> Generator[None, None, UsageLedger | None]:

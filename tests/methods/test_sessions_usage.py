@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import trio
+import trio.testing
 from msgspec.structs import replace
 from support.in_process import in_process_daemon
 
@@ -12,6 +14,7 @@ from sessiond.model.caller import Caller
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.entry import Entry
 from sessiond.model.source_facts import SourceFacts
+from sessiond.rpc.budget import MIB
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
 
@@ -88,6 +91,26 @@ async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Pat
         # The daemon's own counters of the live session agree.
         entry = daemon.services.store.catalog.by_key["agent:main:s0"].entry
         assert (entry.input_tokens, entry.output_tokens) == (310, 620)
+
+
+async def test_what_has_to_be_read_waits_for_memory_and_what_is_in_the_entries_does_not(tmp_path: Path) -> None:
+    _write(tmp_path, 0, *(_message_record(f"m{n}", T + n * 1000, _token_counts(10**n)) for n in range(4)))
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        budget = daemon.services.budgets.owner
+        shares = [await budget.take(holder, size) for holder, size in (("a", 64 * MIB), ("b", 32 * MIB))]
+        assert (await client.call("sessions.usage"))["totals"]["totalTokens"] == 3333
+        found: list[int] = []
+
+        async def ask() -> None:
+            found.append((await client.call("sessions.usage", since=T + 1000))["totals"]["totalTokens"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert found == []
+            for share in shares:
+                share.release()
+        assert found == [3330]
 
 
 async def test_since_is_inclusive_and_until_exclusive(tmp_path: Path) -> None:

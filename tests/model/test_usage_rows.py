@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sampling import amount
@@ -12,9 +13,11 @@ from sessiond.model.usage import Usage
 from sessiond.model.usage_rows import (
     DAY_MS,
     MAX_HEADS,
+    MAX_PASSED,
     MAX_RECENT,
     MAX_ROWS,
     NOTHING_USED,
+    OWN_RECENT,
     UsageFacts,
     UsageItem,
     count_costs,
@@ -65,6 +68,31 @@ def test_what_is_repeated_takes_the_place_of_what_it_repeats_on_another_day_too(
     # One more between, and it is not known any more. It was the first, so that it is known that something is repeated.
     far = count_all(item("a", T, 100), *others, item("o", T), item("a", T, 200))
     assert (far.rows[0].input, far.is_unsure) == (300 + MAX_RECENT, True)
+
+
+@pytest.mark.parametrize(("between", "is_noticed"), [(0, True), (1, True), (MAX_PASSED - 1, True), (MAX_PASSED, False)])
+def test_what_is_repeated_long_after_it_is_noticed(between: int, is_noticed: bool):
+    others = [item(f"o{number}") for number in range(MAX_RECENT + between)]
+    facts = count_all(item("head"), item("a", count=100), *others)
+    assert not facts.is_unsure and facts.is_plausible
+    again = count_all(item("a", count=200), facts=facts)
+    assert (again.is_unsure, again.rows[0].input) == (is_noticed, 301 + len(others))
+    # What is read whenever it is asked for needs no more of this.
+    assert again.passed == b"" if is_noticed else len(again.passed) == len(facts.passed)
+    assert count_all(item("b"), facts=again).is_unsure is is_noticed
+
+
+def test_an_own_transcript_repeats_only_its_newest():
+    facts = NOTHING_USED
+    for number in range(2 * MAX_RECENT):
+        facts, _ = count_item(facts, item(f"a{number}"), OWN_RECENT)
+    assert (facts.passed, len(facts.recent_ids)) == (b"", OWN_RECENT)
+
+
+def test_what_is_no_whole_number_of_pieces_is_not_from_here():
+    assert not UsageFacts(passed=b"1234").is_plausible
+    assert UsageFacts(passed=b"123").is_plausible
+    assert not UsageFacts(passed=b"123" * (MAX_PASSED + 1)).is_plausible
 
 
 def test_what_has_no_id_is_never_repeated():

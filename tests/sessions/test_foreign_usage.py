@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -41,7 +42,7 @@ def session_of(tmp_path: Path, source: str, native_id: str, data: bytes) -> Sess
 
 def count(*sessions: Session) -> UsageCount:
     found = UsageCount(LIMIT, {})
-    for _ in found.steps(find_used(sessions)):
+    for _ in chain(found.steps(find_used(sessions)), found.reading_steps()):
         pass
     for session in sessions:
         os.close(session.folder.fd)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class Store:
 
     def count(self, **more: Any) -> UsageCount:
         found = UsageCount(LIMIT, PRICING, **more)
-        for _ in found.steps(find_used(self.sessions)):
+        for _ in chain(found.steps(find_used(self.sessions)), found.reading_steps()):
             pass
         return found
 
@@ -112,6 +113,11 @@ def store(tmp_path: Path) -> Any:
 
 
 Sums = dict[str, dict[str, tuple[int, int]]]
+
+
+def count_read(found: UsageCount) -> int:
+    """How many sessions were read."""
+    return sum(map(len, found.to_read))
 
 
 def sums_of(found: UsageCount) -> Sums:
@@ -209,10 +215,10 @@ def test_no_file_is_read_for_sessions_that_have_nothing_in_common(store: Store) 
     for session in store.sessions:
         (store.path / session.file_name).unlink()
     found = store.count()
-    assert (found.totals.output_tokens, found.read_count) == (600, 0)
+    assert (found.totals.output_tokens, count_read(found)) == (600, 0)
     # On whole days nothing is read either; within a day those that were used before and after.
-    assert (store.count(since_ms=T + DAY_MS).totals.output_tokens, store.count().read_count) == (540, 0)
-    assert store.count(since_ms=T + DAY_MS // 2).read_count == 20
+    assert (store.count(since_ms=T + DAY_MS).totals.output_tokens, count_read(store.count())) == (540, 0)
+    assert count_read(store.count(since_ms=T + DAY_MS // 2)) == 20
 
 
 def test_only_families_are_read_and_only_once_until_they_change(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,14 +231,14 @@ def test_only_families_are_read_and_only_once_until_they_change(store: Store, mo
     (store.path / alone.file_name).unlink()
     for _ in range(2):
         found = store.count()
-        assert (found.totals.output_tokens, found.read_count) == (1105, 2)
+        assert (found.totals.output_tokens, count_read(found)) == (1105, 2)
         assert {one.session_id: used.output_tokens for one, used in found.by_session.items()} == {
             "s1": 5, "s2": 100, "s3": 1000,
         }  # fmt: skip
         # What was read is kept.
         for session in store.sessions[:2]:
             (store.path / session.file_name).unlink(missing_ok=True)
-    assert store.count(since_ms=T + 10).read_count == 0
+    assert count_read(store.count(since_ms=T + 10)) == 0
 
 
 def test_a_copy_of_all_behind_it_in_the_same_file_counts_once(store: Store) -> None:
@@ -240,16 +246,24 @@ def test_a_copy_of_all_behind_it_in_the_same_file_counts_once(store: Store) -> N
     lines = [line for used in file for line in claude_lines(used)]
     store.add("claude", "s", lines * 2)
     found = store.count()
-    assert (found.totals.output_tokens, found.read_count) == (3 * MAX_RECENT, 1)
+    assert (found.totals.output_tokens, count_read(found)) == (3 * MAX_RECENT, 1)
+
+
+def test_an_answer_that_is_repeated_long_after_it_counts_once(store: Store) -> None:
+    file = [Used(f"a{place}", T + place, "m", 1, 1) for place in range(5 * MAX_RECENT)]
+    file += [Used("a7", T + 7, "m", 1, 1)]
+    store.add("claude", "s", [line for used in file for line in claude_lines(used)])
+    found = store.count()
+    assert (found.totals.output_tokens, count_read(found)) == (5 * MAX_RECENT, 1)
 
 
 def test_a_session_of_more_days_than_an_entry_keeps_is_read_where_the_older_count(store: Store) -> None:
     file = [Used(f"a{day}", T + day * DAY_MS, "m", 1, 1) for day in range(MAX_ROWS + 10)]
     store.add("v3", "s", [line for used in file for line in pi_lines(used)])
     found = store.count()
-    assert (found.totals.output_tokens, len(found.by_day), found.read_count) == (MAX_ROWS + 10, MAX_ROWS + 10, 1)
+    assert (found.totals.output_tokens, len(found.by_day), count_read(found)) == (MAX_ROWS + 10, MAX_ROWS + 10, 1)
     found = store.count(since_ms=T + 10 * DAY_MS)
-    assert (found.totals.output_tokens, found.read_count) == (MAX_ROWS, 0)
+    assert (found.totals.output_tokens, count_read(found)) == (MAX_ROWS, 0)
     assert store.count(since_ms=T + 9 * DAY_MS).totals.output_tokens == MAX_ROWS + 1
 
 
@@ -275,7 +289,7 @@ def test_what_the_program_says_last_of_the_cost_is_the_cost(store: Store) -> Non
     ]
     store.add("claude", "s1", lines)
     found = store.count()
-    assert (found.totals.cost_usd, found.totals.output_tokens, found.read_count) == (2.5, 2, 0)
+    assert (found.totals.cost_usd, found.totals.output_tokens, count_read(found)) == (2.5, 2, 0)
     assert {model: one.cost_usd for model, one in found.by_model.items()} == {"m": 0.5, "priced": 2.0}
     assert [one.cost_usd for one in found.by_day.values()] == [0.5, 2.0]
 
