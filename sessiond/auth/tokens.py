@@ -39,8 +39,8 @@ TOKEN_ID = re.compile(r"[0-9a-f]{32}")
 
 # Registered claims (RFC 8392 section 3.1) and our own, in the range for private use (below -65536).
 _ISS, _SUB, _EXP, _IAT, _CTI = 1, 2, 4, 6, 7
-_AGENT, _RUN, _SANDBOXED, _SCOPES, _PAGE = -70_001, -70_002, -70_003, -70_004, -70_005
-_CLAIMS = frozenset({_ISS, _SUB, _EXP, _IAT, _CTI, _AGENT, _RUN, _SANDBOXED, _SCOPES, _PAGE})
+_AGENT, _RUN, _SANDBOXED, _SCOPES, _PAGE, _MACHINE = -70_001, -70_002, -70_003, -70_004, -70_005, -70_006
+_CLAIMS = frozenset({_ISS, _SUB, _EXP, _IAT, _CTI, _AGENT, _RUN, _SANDBOXED, _SCOPES, _PAGE, _MACHINE})
 
 # The first bytes of every token: tag 18, array of four, protected header {alg: EdDSA}, empty unprotected header. They
 # are checked before decoding, so that in an unsigned message the CBOR decoder only ever sees two byte strings.
@@ -65,6 +65,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     sandboxed: bool = False
     is_page: bool = False
+    is_machine: bool = False
 
     def caller(self) -> Caller:
         """The caller who holds the token. If the token names a session, its agent is the session's."""
@@ -77,6 +78,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
             run_id=self.run_id,
             sandboxed=self.sandboxed,
             is_page=self.is_page,
+            is_machine=self.is_machine,
             token_id=self.id,
             expires_at_ms=self.expires_at_ms,
         )
@@ -93,6 +95,7 @@ def mint(
     run_id: str | None = None,
     sandboxed: bool = False,
     is_page: bool = False,
+    is_machine: bool = False,
     random: Callable[[int], bytes] = os.urandom,
 ) -> tuple[str, Claims]:
     """A new token and its claims. `session_key` is canonical; `ttl_seconds` is floored and clamped to 1 s - 10 years.
@@ -120,6 +123,7 @@ def mint(
         run_id=run_id,
         sandboxed=sandboxed,
         is_page=is_page,
+        is_machine=is_machine,
     )
     signed = cose.sign(cose.encode(_to_cwt(claims)), key.private)
     return base64.urlsafe_b64encode(signed).rstrip(b"=").decode("ascii"), claims
@@ -209,6 +213,7 @@ def _to_cwt(claims: Claims) -> dict[int, Any]:
         _AGENT: claims.agent_id,
         _RUN: claims.run_id,
         _PAGE: claims.is_page or None,
+        _MACHINE: claims.is_machine or None,
     }
     return {
         _ISS: ISSUER,
@@ -235,6 +240,7 @@ def _from_cwt(cwt: Any) -> Claims:
         "run_id": cwt.get(_RUN),
         "sandboxed": cwt.get(_SANDBOXED),
         "is_page": cwt.get(_PAGE, False),
+        "is_machine": cwt.get(_MACHINE, False),
     }
     claims = msgspec.convert(fields, Claims)
     if not set(claims.scopes) <= set(SCOPES):

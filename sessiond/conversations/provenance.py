@@ -16,6 +16,7 @@ from sessiond.config.settings import Config
 from sessiond.conversations.announce_step import AnnounceStep
 from sessiond.conversations.rate_limit import RateLimit
 from sessiond.errors import Overloaded
+from sessiond.model.machine_sender import MachineSender
 from sessiond.policy.replyback import ConversationFacts, inter_session_preamble
 from sessiond.runs.follow_up import ConversationTopic, FollowUp
 from sessiond.runs.run import Run, RunRequest
@@ -26,8 +27,8 @@ class Sender(msgspec.Struct, frozen=True):
     """The sender of a message: the key that the caller acts as, its session, and the run whose token it used, if any.
 
     `counted_as` identifies the sender for the rate limit: a session's key, or the token of a program without a session.
-    All fields are None for the owner. `waiter` is the run only if the run itself sends and waits; a program outside
-    with a token for the session does not make the session's run wait.
+    All fields are None for the owner. `machine` is set for a message of another machine. `waiter` is the run only if
+    the run itself sends and waits; a program outside with a token for the session does not make the session's run wait.
     """
 
     key: str | None = None
@@ -35,6 +36,7 @@ class Sender(msgspec.Struct, frozen=True):
     run: Run | None = None
     counted_as: str | None = None
     waiter: Run | None = None
+    machine: MachineSender | None = None
 
 
 class ProvenanceStamp:
@@ -66,7 +68,8 @@ class ProvenanceStamp:
                 requester_key=source.key,
                 requester_channel=channel,
                 target_channel=target_channel,
-                max_turns=self._config().session.agent_to_agent.max_ping_pong_turns,
+                # The turns of a conversation between machines are counted where it began: a turn is a message here.
+                max_turns=0 if source.machine else self._config().session.agent_to_agent.max_ping_pong_turns,
             ),
             trace_id=trace_id,
             hops=hops,
@@ -79,12 +82,17 @@ class ProvenanceStamp:
             target_channel=target_channel,
             tool=tool,
             from_owner=source.counted_as is None,
+            machine=source.machine.name if source.machine is not None else None,
+            key_there=source.machine.session_key if source.machine is not None else None,
         )
         if source.counted_as is not None:
             self._rate_limit.count(source.counted_as, target.key, self._clock.monotonic())
         return replace(
             request,
-            message={**request.message, "provenance": provenance_of(trace_id, hops, source.key, channel, tool)},
+            message={
+                **request.message,
+                "provenance": provenance_of(trace_id, hops, source.key, channel, tool, machine=source.machine),
+            },
             context="\n".join(filter(None, (preamble, request.context))),
             # Replaces `deliver`: the announce step of the conversation delivers.
             follow=FollowUp(talk=topic),
@@ -93,13 +101,16 @@ class ProvenanceStamp:
     def signature(self, source: Sender, tool: str) -> dict[str, Any]:
         """The provenance of a message that is only appended to a transcript: it starts no run and is not counted."""
         trace_id, hops = self._trace(source)
-        return provenance_of(trace_id, hops, source.key, self._announcing.channel_of(source.key), tool)
+        channel = self._announcing.channel_of(source.key)
+        return provenance_of(trace_id, hops, source.key, channel, tool, machine=source.machine)
 
     def _trace(self, source: Sender) -> tuple[str, int]:
         """`(trace id, hops)` of a message, continuing the trace of the message that started the sender's run."""
         before = source.run.request.message.get("provenance") if source.run is not None else None
         facts = before if isinstance(before, dict) else {}
         trace_id, passed = facts.get("traceId"), facts.get("hops")
+        if source.machine is not None:
+            trace_id, passed = source.machine.trace_id, source.machine.hops
         hops = (passed if isinstance(passed, int) else 0) + 1
         most = self._config().limits.max_hops
         if hops > most:
@@ -115,9 +126,15 @@ class ProvenanceStamp:
 
 
 def provenance_of(
-    trace_id: str, hops: int, source_key: str | None, source_channel: str | None, tool: str = "sessions_send"
+    trace_id: str,
+    hops: int,
+    source_key: str | None,
+    source_channel: str | None,
+    tool: str = "sessions_send",
+    *,
+    machine: MachineSender | None = None,
 ) -> dict[str, Any]:
-    """The provenance of a message that was sent with `tool`.
+    """The provenance of a message that was sent with `tool`, perhaps on another machine.
 
     `hops` counts the messages that led to this one, itself included; all of them have the same trace id.
     Source: store.md, "Messages"; protocol.md, "Who creates a session".
@@ -127,4 +144,6 @@ def provenance_of(
         provenance["sourceSessionKey"] = source_key
         if source_channel is not None:
             provenance["sourceChannel"] = source_channel
+    if machine is not None:
+        provenance |= machine.provenance()
     return {**provenance, "sourceTool": tool, "hops": hops, "traceId": trace_id}

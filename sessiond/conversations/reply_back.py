@@ -22,6 +22,7 @@ from sessiond.conversations.open_conversation import ClosingRecord, OpenConversa
 from sessiond.conversations.provenance import provenance_of
 from sessiond.errors import NotFound, SessiondError, Stopping, StorageError
 from sessiond.model.entry import ConversationRef
+from sessiond.model.keys import agent_of
 from sessiond.model.message import user_message
 from sessiond.policy import replyback
 from sessiond.policy.replyback import ConversationDone, NextStep, StepEnd
@@ -329,6 +330,11 @@ class ReplyBack:
             return catalog.by_id.get(topic.requester_session_id or "") or catalog.by_key.get(step.session_key)
         return conversation.home
 
+    def _limit_s(self, step: NextStep) -> float | None:
+        config = self._config()
+        elsewhere = config.machine(agent_of(step.session_key)) is not None
+        return None if elsewhere else config.agents.defaults.run_timeout_seconds or None
+
     def _request(
         self, conversation: OpenConversation, topic: ConversationTopic, number: int, step: NextStep
     ) -> RunRequest:
@@ -343,6 +349,6 @@ class ReplyBack:
             context=step.context,
             turn=step.turn,
             max_turns=step.max_turns,
-            timeout_s=self._config().agents.defaults.run_timeout_seconds or None,
+            timeout_s=self._limit_s(step),
             follow=FollowUp(step=ConversationStep(conversation.talk_id, number)),
         )

@@ -103,7 +103,7 @@ class MessageSender:
         Conflict if its idempotency key was used with another payload; Overloaded if a loop guard refuses it. After an
         error nothing was accepted.
         """
-        request, source = self._request(message), message.source
+        request, source = self._request(target, message), message.source
         kept = self._supervisor.keeps_messages(target.key)
         if request.idempotency_key is not None:
             known = await self._supervisor.find_accepted(target, request, on_queued)
@@ -113,6 +113,12 @@ class MessageSender:
             raise Unsupported(
                 f"{target.key} is live in a terminal, in a folder of its own: files cannot be sent there; say in the"
                 " message where they are",
+                code="attachments_unsupported",
+            )
+        if message.files and target.entry.target is not None:
+            raise Unsupported(
+                "files go to another machine with sessions_spawn only; leave them out, or say in the message where they"
+                " are",
                 code="attachments_unsupported",
             )
         prepared = self._attachments.check(message.files, self._config().tools.sessions_spawn.attachments)
@@ -156,12 +162,13 @@ class MessageSender:
             run_id = await self._supervisor.accept_once(target, request, on_queued=on_queued)
         return SentMessage(run_id, self._supervisor.registry.session_of(run_id) or target, kept=kept)
 
-    def _request(self, message: NewMessage) -> RunRequest:
+    def _request(self, target: Session, message: NewMessage) -> RunRequest:
         key, source, payload = message.idempotency_key, message.source, None
         if key is not None:
             payload = payload_hash({**message.payload, "source": source.key} if source is not None else message.payload)
         limit_s = message.timeout_s
-        if limit_s is None:
+        # A machine that is asleep gets the message when it wakes: only a limit of the sender's own ends that.
+        if limit_s is None and self._config().machine(agent_of(target.key)) is None:
             limit_s = self._config().agents.defaults.run_timeout_seconds
         return RunRequest(
             text=message.text,

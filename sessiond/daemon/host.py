@@ -173,8 +173,10 @@ class DaemonHost:
         if standing is None or standing.attachments_removed:
             standing = Spawn()
         sandboxed = bool(entry.sandboxed) or self.is_sandboxed(run.key)
-        # The built-in echo is the daemon itself, and needs no token and no folder.
-        if runtime is self._echo:
+        is_elsewhere = self.is_resumable(agent_id)
+        # The built-in echo is the daemon itself, and needs no token and no folder. What runs on another machine does
+        # nothing here, and would hold its token for days.
+        if runtime is self._echo or is_elsewhere:
             token_file, workspace = None, self._workspace_path(agent_id)
         else:
             token_file, workspace = self._credentials.issue(run, sandboxed=sandboxed), self.workspace(agent_id)
@@ -189,7 +191,9 @@ class DaemonHost:
             step=request.step,
             context=request.context,
             provenance=request.message.get("provenance"),
-            thinking=request.thinking or entry.thinking_level or config.agents.defaults.thinking,
+            thinking=request.thinking
+            or entry.thinking_level
+            or (config.agents.defaults.thinking if not is_elsewhere else None),
             model=self._model(run),
             attachments=request.attachments or standing.attachments,
             mount_path=request.mount_path if request.attachments else standing.mount_path,
@@ -202,6 +206,7 @@ class DaemonHost:
             **self._folder_fields(entry),
             turn=request.turn,
             max_turns=request.max_turns,
+            target=entry.target if is_elsewhere else None,
             sandboxed=sandboxed,
             history=partial(self._history, run),
         )
@@ -242,7 +247,9 @@ class DaemonHost:
         config = self._config()
         agent = config.agent(agent_of(run.key))
         chosen = run.model or run.request.model or run.session.entry.model_override
-        return chosen or (agent.model if agent is not None else None) or config.agents.defaults.model
+        if chosen is not None or self.is_resumable(agent_of(run.key)):
+            return chosen
+        return (agent.model if agent is not None else None) or config.agents.defaults.model
 
     def retire(self, run: Run) -> None:
         self._credentials.retire(run)

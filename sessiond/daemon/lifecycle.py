@@ -228,9 +228,11 @@ class _DaemonProcess:
             log.error("configuration not reloaded; the old one stays", reason=str(error))
         else:
             app.services.reload_problem = None
+            machines = {peer.name for peer in config.link.peers} - {one.name for one in app.services.config.link.peers}
             removed = {agent.id for agent in app.services.config.agents.list} - {one.id for one in config.agents.list}
             app.services.config = config
             app.services.store.rules = key_rules(config)
+            app.services.tokens.agents_became_machines(machines)
             app.services.attached.forget(removed)
             app.services.acp_agents.reconfigure(config.agents.list)
             app.services.supervisor.end_runs_of_removed_agents(removed)

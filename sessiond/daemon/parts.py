@@ -83,11 +83,10 @@ class DaemonParts:
             ActiveConnections(),
             AttachmentService(ids=ids),
         )
-        self.tokens = Tokens(store, clock, alive=self._is_live, on_dead=self._close_connections)
-        self.attached = AttachedAgents(
-            lambda: self.supervisor.agents_changed(),  # noqa: PLW0108
-            is_resumable=lambda agent_id: self.host.is_resumable(agent_id),  # noqa: PLW0108
+        self.tokens = Tokens(
+            store, clock, alive=self._is_live, on_dead=self._close_connections, is_machine=self._is_machine
         )
+        self.attached = AttachedAgents(lambda: self.supervisor.agents_changed(), self._is_machine)  # noqa: PLW0108
         self.host = self._build_host(sockets)
         self.questions, self.supervisor = self._build_runs()
         self.attending = Attending(
@@ -138,6 +137,9 @@ class DaemonParts:
 
     def _knows_all_sessions(self) -> bool:
         return self.sources.listed.is_set() and not self.sources.partial_count
+
+    def _is_machine(self, agent_id: str) -> bool:
+        return self.config().machine(agent_id) is not None
 
     def _is_live(self, run_id: str) -> bool:
         return run_id in self.supervisor.registry.live

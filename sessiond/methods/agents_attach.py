@@ -96,6 +96,7 @@ class PeerConnection:
             agent_id=spec.agent_id,
             run_id=run_id,
             sandboxed=spec.sandboxed,
+            is_machine=self._services.config.machine(spec.agent_id) is not None,
         )
 
     def end_run(self, run_id: str) -> None:
@@ -135,6 +136,11 @@ def handle(ctx: Context, params: AgentsAttachParams) -> AgentsAttachResult:
 
 def _check_caller(caller: Caller, agent_id: str, services: Services) -> None:
     """Forbidden where the caller may not run this agent."""
+    if services.config.machine(agent_id) is not None:
+        # Whoever answers for a machine speaks for everybody on it.
+        if not (services.sight_of(caller).unlimited and caller.has("admin")):
+            raise Forbidden(f"{agent_id} is another machine: only the owner's `sessiond link` attaches for it")
+        return
     if not _is_for(caller, agent_id, services) and not _administers(caller, agent_id, services):
         raise Forbidden(
             f"attaching for agent {agent_id} needs a token for that agent, or the scope `admin` and sight of all its"

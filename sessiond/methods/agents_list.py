@@ -8,11 +8,13 @@ from sessiond.methods.params import NoParams, Result, says
 from sessiond.methods.services import Context
 from sessiond.policy import spawn
 from sessiond.rpc.method import Method
+from sessiond.subagents.spawn import find_spawnable
 
 
 class AgentInfo(Result, frozen=True, kw_only=True):
     id: Annotated[str, says("The agent's id.")]
     name: Annotated[str | None, says("Its name.")] = None
+    machine: Annotated[bool | None, says("Whether it stands for another machine; absent where not.")] = None
     configured: Annotated[bool, says("Whether it is in the configuration.")]
     runtime: Annotated[str, says("What runs it: `echo`, `exec`, `attached` or `acp`.")]
     sandboxed: Annotated[bool, says("Whether some or all of its runs are in a sandbox.")]
@@ -29,12 +31,10 @@ class AgentsListResult(Result, frozen=True, kw_only=True):
 def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
     services, config = ctx.services, ctx.services.config
     requester = ctx.caller.agent_id or config.default_agent()
-    own = config.agent(requester)
-    allow = own.subagents.allow_agents if own is not None and own.subagents.allow_agents is not None else ()
-    configured = tuple(agent.id for agent in config.agents.list)
+    allow, configured = find_spawnable(config, requester, by_machine=ctx.caller.is_machine)
     # The owner sees all configured agents, other callers those that they may spawn.
     sees_all = ctx.caller.session_key is None and ctx.caller.agent_id is None
-    ids = configured if sees_all else spawn.allowed_agents(requester, tuple(allow), configured)
+    ids = configured if sees_all else spawn.allowed_agents(requester, allow, configured)
     live = services.supervisor.live_by_agent()
     attached = services.attached.counts()
     agents: list[AgentInfo] = []
@@ -44,6 +44,7 @@ def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
             AgentInfo(
                 id=agent_id,
                 name=agent.name if agent is not None else None,
+                machine=config.machine(agent_id) is not None or None,
                 configured=agent is not None,
                 runtime=agent.runtime.type if agent is not None else "attached",
                 sandboxed=agent is not None and agent.sandbox.mode != "off",

@@ -20,7 +20,7 @@ from sessiond.methods.params import (
     ThinkingLevel,
     says,
 )
-from sessiond.methods.send_target import require_target
+from sessiond.methods.send_target import find_elsewhere, require_target
 from sessiond.methods.services import Context
 from sessiond.policy import send as send_policy
 from sessiond.policy.send import parse_command
@@ -64,6 +64,9 @@ async def handle(ctx: Context, params: ChatSendParams) -> ChatSendResult:
     if command is not None:
         reply = await obey(ctx, params.session_key, command)
         return ChatSendResult(status="handled", command=f"/{command.name}", reply=reply)
+    elsewhere = await find_elsewhere(ctx, params.session_key, check=lambda: _model_of(ctx, params))
+    if elsewhere is not None:
+        return replace(await send(ctx, elsewhere, params), session_key=elsewhere.key)
     named = await _target(ctx, params)
     session = await require_target(ctx, named, check=lambda: _model_of(ctx, params))
     sent = await send(ctx, session, params)
@@ -124,7 +127,7 @@ def message_of(
     return NewMessage(
         text=params.message,
         tool=tool,
-        source=ctx.services.stranger(ctx.caller, session.key),
+        source=ctx.services.stranger(ctx.caller, session.key, ctx.params_meta),
         idempotency_key=params.idempotency_key,
         payload=payload,
         timeout_s=params.timeout_seconds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ from sessiond.model.caller import RUN_SCOPES, Caller
 from sessiond.model.entry import Entry
 from sessiond.model.event import Event, approximate_bytes
 from sessiond.model.keys import KeyRules, is_subagent
+from sessiond.model.machine_sender import machine_sender
 from sessiond.model.row import Row, title_of
 from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
@@ -47,6 +48,7 @@ from sessiond.runs.supervisor import RunSupervisor
 from sessiond.runtimes.acp.runtime import AcpAgents
 from sessiond.runtimes.attached import AttachedAgents, Connection
 from sessiond.sessions import listing, resolve
+from sessiond.sessions.elsewhere import address_of, is_shown, session_for
 from sessiond.sessions.lifecycle import SessionChanges
 from sessiond.sessions.page_access import PageAccess
 from sessiond.sessions.tokens import Tokens
@@ -274,21 +276,26 @@ class Services:
             return self.supervisor.registry.live.get(caller.run_id)
         return self.supervisor.current(caller.session_key) if caller.session_key is not None else None
 
-    def source(self, caller: Caller) -> Sender:
-        """The sender of a message, by the identity of the caller alone, never by params or text."""
+    def source(self, caller: Caller, meta: Mapping[str, Any] | None = None) -> Sender:
+        """The sender of a message, by the identity of the caller alone, never by params or text.
+
+        Who it was on another machine stands in the `_meta` of that machine's call.
+        """
         rules = visibility.rules_from(self.config)
         if visibility.sight(caller, rules).unlimited:
             return Sender()
         key = visibility.acts_as(caller.session_key, caller.agent_id, rules)
         session = self.store.catalog.by_key.get(key) if key is not None else None
-        return Sender(key, session, self.own_run(caller), key or f"token {caller.token_id}", self.acting_run(caller))
+        machine = machine_sender(caller.agent_id or "", meta) if visibility.is_machine(caller, rules) else None
+        counted_as = key or f"token {caller.token_id}"
+        return Sender(key, session, self.own_run(caller), counted_as, self.acting_run(caller), machine)
 
-    def stranger(self, caller: Caller, target_key: str) -> Sender | None:
+    def stranger(self, caller: Caller, target_key: str, meta: Mapping[str, Any] | None = None) -> Sender | None:
         """The sender if a message needs a provenance; None for the owner, and for the session's own client.
 
         A run that writes into its own session gets one too, because its words are not those of a person.
         """
-        source = self.source(caller)
+        source = self.source(caller, meta)
         own = source.counted_as is None or (source.key == target_key and caller.run_id is None)
         return None if own else source
 
@@ -315,8 +322,13 @@ class Services:
         self, caller: Caller, text: str, *, field: str = "$.sessionKey", action: visibility.Action = "read"
     ) -> Session:
         """The session that a caller named; NotFound if there is none that the caller may see. With the action `send`
-        Forbidden (`read_only`) for a session of another program.
+        Forbidden (`read_only`) for a session of another program. What is named by its address on another machine is our
+        session with it, where that machine's own is not shown here.
         """
+        catalog, address = self.store.catalog, address_of(text, field)
+        key, ours = session_for(catalog, address, field) if address is not None else ("", None)
+        if address is not None and ours is not None and (action == "send" or not is_shown(catalog, address)):
+            text = key
         found = resolve.find(self.store.catalog, self.sight_of(caller, action), caller, self.rules, text, field=field)
         if action == "send":
             require_own(found)
@@ -332,9 +344,11 @@ class Services:
             session = self.find(caller, text, field=field)
         return session
 
-    def find_addressee(self, caller: Caller, text: str, *, field: str = "$.sessionKey") -> Session:
+    def find_addressee(
+        self, caller: Caller, text: str, *, field: str = "$.sessionKey", action: visibility.Action = "address"
+    ) -> Session:
         """The session to which a caller sends a message, which may be another program's (`send_target`). NotFound."""
-        sight = self.sight_of(caller, "send")
+        sight = self.sight_of(caller, action)
         return resolve.find(self.store.catalog, sight, caller, self.rules, text, field=field)
 
     def find_live(self, caller: Caller, text: str, *, field: str = "$.key") -> Session:

@@ -11,7 +11,7 @@ from sessiond.conversations.wait_cycle import waits_on_sender
 from sessiond.delivery.outbox import DeliveryStatus
 from sessiond.errors import InvalidParams
 from sessiond.methods.params import IdempotencyKey, MessageText, Params, Result, clamp_to, says
-from sessiond.methods.send_target import require_target
+from sessiond.methods.send_target import find_elsewhere, find_for_machine, require_target
 from sessiond.methods.services import Context
 from sessiond.ranges import SEND_WAIT_S
 from sessiond.rpc.method import Method
@@ -64,9 +64,9 @@ class SessionsSendResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult:
     services = ctx.services
-    target = await require_target(ctx, _target(ctx, params))
+    target = await _target(ctx, params)
     timeout_s = params.timeout_seconds
-    source = services.source(ctx.caller)
+    source = services.source(ctx.caller, ctx.params_meta)
     # Checked before the message is queued, which would count as waiting for the sender itself.
     busy = waits_on_sender(services.supervisor, source, target)
     sent = await services.sends.send(
@@ -96,19 +96,26 @@ async def handle(ctx: Context, params: SessionsSendParams) -> SessionsSendResult
     return await _result(ctx, target, sent.run_id, ended, timeout_s)
 
 
-def _target(ctx: Context, params: SessionsSendParams) -> Session:
+async def _target(ctx: Context, params: SessionsSendParams) -> Session:
     services = ctx.services
     if params.session_key is not None and params.label is not None:
         raise InvalidParams("Provide either sessionKey or label (not both).", field="$.label")
     if params.session_key is not None:
-        found = services.find_addressee(ctx.caller, params.session_key)
+        elsewhere = await find_elsewhere(ctx, params.session_key)
+        if elsewhere is not None:
+            return elsewhere
+        if ctx.caller.is_machine:
+            found = await find_for_machine(ctx, params.session_key)
+        else:
+            found = services.find_addressee(ctx.caller, params.session_key)
         if found.archived:
             raise resolve.no_such_session(params.session_key)
-        return found
+        return await require_target(ctx, found)
     if params.label is None:
         raise InvalidParams("Either sessionKey or label is required.", field="$.sessionKey")
-    sight = services.sight_of(ctx.caller, "send")
-    return resolve.find_by_label(services.store.catalog, sight, params.label.strip(), agent_id=params.agent_id)
+    sight = services.sight_of(ctx.caller, "address")
+    found = resolve.find_by_label(services.store.catalog, sight, params.label.strip(), agent_id=params.agent_id)
+    return await require_target(ctx, found)
 
 
 async def _wait(ctx: Context, run_id: str, timeout_s: float) -> RunView | None:

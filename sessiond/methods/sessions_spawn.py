@@ -42,7 +42,7 @@ class SessionsSpawnParams(Params, frozen=True, kw_only=True):
     agent_id: Annotated[
         str | None,
         says(
-            "The child's agent.",
+            "The child's agent; on another machine `<machine>/<agent>`.",
             default="the caller's; with `acp`, `acp.defaultAgent`",
             takes=f"`{AGENT_ID.pattern}`",
         ),
@@ -122,7 +122,11 @@ async def handle(ctx: Context, params: SessionsSpawnParams) -> SessionsSpawnResu
     if ctx.caller.run_id is not None and services.acting_run(ctx.caller) is None:
         raise Conflict("the run that asks for this sub-agent is over; nothing was spawned")
     made = await services.spawner.spawn(
-        requester, wanted, sandboxed=ctx.caller.sandboxed, sees=services.sees(ctx.caller)
+        requester,
+        wanted,
+        sandboxed=ctx.caller.sandboxed,
+        sees=services.sees(ctx.caller),
+        machine=services.source(ctx.caller, ctx.params_meta).machine,
     )
     return SessionsSpawnResult(
         status="accepted",

@@ -15,7 +15,7 @@ from sessiond.methods.params import (
     ThinkingLevel,
     says,
 )
-from sessiond.methods.send_target import require_target
+from sessiond.methods.send_target import find_elsewhere, require_target
 from sessiond.methods.services import Context
 from sessiond.rpc.method import Method
 
@@ -37,7 +37,10 @@ class SessionsSteerResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: SessionsSteerParams) -> SessionsSteerResult:
     services = ctx.services
-    session = await require_target(ctx, services.find_addressee(ctx.caller, params.key, field="$.key"))
+    session = await find_elsewhere(ctx, params.key, field="$.key")
+    if session is None:
+        found = services.find_addressee(ctx.caller, params.key, field="$.key", action="send")
+        session = await require_target(ctx, found)
     sent = ChatSendParams(
         session_key=params.key,
         message=params.message,

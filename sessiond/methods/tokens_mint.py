@@ -9,8 +9,8 @@ from msgspec import Meta
 from sessiond.errors import Forbidden, InvalidParams, quote
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
-from sessiond.model.caller import SCOPES
-from sessiond.model.keys import AGENT_ID, canonical_key, is_foreign
+from sessiond.model.caller import RUN_SCOPES, SCOPES
+from sessiond.model.keys import AGENT_ID, agent_of, canonical_key, is_foreign
 from sessiond.policy import visibility
 from sessiond.ranges import TOKEN_TTL_S
 from sessiond.rpc.method import Method
@@ -50,6 +50,12 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         if key is None:
             key = services.find(ctx.caller, params.session_key).key
         _refuse_foreign(ctx, params.session_key, key)
+    wider = [scope for scope in params.scopes if scope not in RUN_SCOPES]
+    if wider and services.config.machine(agent_of(key) if key is not None else params.agent_id or "") is not None:
+        raise Forbidden(
+            f"a token of another machine has the scopes {', '.join(sorted(RUN_SCOPES))} at most, not {wider[0]}",
+            code="token_wider",
+        )
     catalog = services.store.catalog
     visibility.check_mint(
         ctx.caller,

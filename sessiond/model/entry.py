@@ -30,6 +30,9 @@ MAX_CLOSED_QUESTIONS = 20
 # A run id is also part of file names. Those of the daemon are `<session id>.<16 hex digits>`.
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
 
+# A session or an agent on another machine: `mars/agent:ops:main`, `mars/ops`.
+Target = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}/.+", max_length=512)]
+
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What the records of a child say about its spawn. Values of other types are dropped, whoever wrote them.
@@ -131,8 +134,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     `native_required`: the agent has to go on with the session `native_session_id` and no other; `native_cost_usd` is
     what the agent says that one has cost. `disorder_ms` is how far the time of a message lies behind that of the newest
     before it at most, 0 where all are in order of time. `questions` are the open ones and the newest that were closed,
-    as they were asked. `notify`: its owner wants to be told when a run of it ends. `attends`: it holds what another
-    program's session of that key asks and says, and has no row of its own; `hook` is what that program did last.
+    as they were asked. `target` is what its messages go to on another machine. `notify`: its owner wants to be told
+    when a run of it ends. `attends`: it holds what another program's session of that key asks and says, and has no row
+    of its own; `hook` is what that program did last.
     `is_incomplete`: the file is being read from its start, as after it was replaced, and the end is not reached yet.
     """
 
@@ -173,6 +177,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     native_required: bool = False
     native_cost_usd: Amount | None = None
     continues: ForeignKey | None = None
+    target: Target | None = None
     keeps_cwd: bool | None = None
     notify: bool | None = None
     attends: ForeignKey | None = None

@@ -75,7 +75,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
         None
     )
     continues: Annotated[
-        str | None, Meta(description="The key of another program's session that it goes on with, as a copy of it.")
+        str | None,
+        Meta(
+            description="The key of another program's session that it goes on with, as a copy of it; or the address of"
+            " the session on another machine to which its messages go."
+        ),
     ] = None
     display_name: Annotated[str | None, Meta(description="The name that lists show.")] = None
     subject: Annotated[str | None, Meta(description="The subject of a group.")] = None
@@ -161,7 +165,7 @@ class CachedRow(msgspec.Struct, gc=False):
 _COPIED_FIELDS = tuple(
     name
     for name in Row.__struct_fields__
-    if name in Entry.__struct_fields__ and name not in {"channel", "message_count", "source", "title"}
+    if name in Entry.__struct_fields__ and name not in {"channel", "continues", "message_count", "source", "title"}
 )
 _encode = msgspec.json.Encoder().encode
 # The `source` of our own sessions.
@@ -283,4 +287,5 @@ def row_of(
         transcript_path=path,
         archived=archived,
         **{name: getattr(entry, name) for name in _COPIED_FIELDS},
+        continues=entry.continues or (entry.target if entry.spawned_by is None else None),
     )

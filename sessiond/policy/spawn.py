@@ -49,7 +49,9 @@ class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
     `allow_agents` are the ids that the requester's agent may spawn, `*` for any; its own id is always allowed.
     `children_running` counts the requester's children that have not ended. `threads`: an attached channel can bind the
     child to a thread. An empty `models` allows every model. `acp_agents` are the configured agents with `type = "acp"`,
-    `acp_default` is `acp.defaultAgent`.
+    `acp_default` is `acp.defaultAgent`. `machines` are the agents that stand for other machines. `by_machine`: another
+    machine asks. Then there are no agents of machines among them, not even its own: what it asks for is neither passed
+    on nor sent back.
     """
 
     requester_agent: str
@@ -65,6 +67,8 @@ class SpawnFacts(msgspec.Struct, frozen=True, kw_only=True):
     threads: bool = False
     acp_agents: tuple[str, ...] = ()
     acp_default: str | None = None
+    machines: tuple[str, ...] = ()
+    by_machine: bool = False
 
 
 class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,8 @@ class SpawnPlan(msgspec.Struct, frozen=True, kw_only=True):
 def target_agent(request: SpawnRequest, requester_agent: str, acp_default: str | None) -> str:
     """The agent of the child. InvalidParams (`agent_id_invalid`). Comes first: the other checks depend on it."""
     agent_id = request.agent_id
+    if agent_id is not None and "/" in agent_id:
+        return _split(agent_id)[0]
     if agent_id is None:
         return acp_default if request.runtime == "acp" and acp_default is not None else requester_agent
     cleaned = agent_id.strip().lower()
@@ -91,6 +97,23 @@ def target_agent(request: SpawnRequest, requester_agent: str, acp_default: str |
             field="$.agentId",
         )
     return cleaned
+
+
+def target_elsewhere(request: SpawnRequest) -> str | None:
+    """What a spawn on another machine asks for, `mars/ops`; None for one here. InvalidParams (`agent_id_invalid`)."""
+    return "/".join(_split(request.agent_id)) if request.agent_id is not None and "/" in request.agent_id else None
+
+
+def _split(agent_id: str) -> tuple[str, str]:
+    """The machine and the agent in `mars/ops`."""
+    machine, _, there = agent_id.strip().lower().partition("/")
+    if not keys.AGENT_ID.fullmatch(machine) or not keys.AGENT_ID.fullmatch(there):
+        raise InvalidParams(
+            f"$.agentId is no agent id: {_short(agent_id)}. One on another machine is <machine>/<id>, like mars/ops",
+            code="agent_id_invalid",
+            field="$.agentId",
+        )
+    return machine, there
 
 
 def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
@@ -111,6 +134,9 @@ def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
         )
     _check_numbers(facts)
     _check_agent(agent_id, facts)
+    _check_machine(agent_id, request, facts)
+    if request.resume_session_id is not None and facts.by_machine:
+        raise Forbidden("another machine goes on with no session of a program here", code="agent_not_allowed")
     _check_sandbox(request, facts, agent_id)
     _check_model(request.model, facts.models)
     thinking = None if request.thinking is None else check_thinking(request.thinking)
@@ -179,7 +205,9 @@ def _check_agent(agent_id: str, facts: SpawnFacts) -> None:
     allowed = allowed_agents(facts.requester_agent, facts.allow_agents, facts.configured_agents)
     if agent_id in allowed:
         return
-    if "*" in facts.allow_agents or agent_id in facts.allow_agents:
+    if facts.by_machine:
+        remedy = f'to allow it, write in the [[link.peers]] of {facts.requester_agent} there: spawn = ["{agent_id}"]'
+    elif "*" in facts.allow_agents or agent_id in facts.allow_agents:
         remedy = f"no agent {agent_id} is configured"
     else:
         # The same answer for an agent that is not configured and one that is not allowed: a requester that may not
@@ -200,6 +228,18 @@ def allowed_agents(requester_agent: str, allow: tuple[str, ...], configured: tup
     """The configured agents that `requester_agent` may spawn, in the order of the configuration."""
     names = {name.strip().lower() for name in allow}
     return tuple(agent for agent in configured if agent == requester_agent or "*" in names or agent in names)
+
+
+def _check_machine(agent_id: str, request: SpawnRequest, facts: SpawnFacts) -> None:
+    """An agent on another machine is named with both, one here without."""
+    elsewhere = target_elsewhere(request)
+    if (elsewhere is not None) == (agent_id in facts.machines):
+        return
+    if elsewhere is None:
+        what = f"{agent_id} is another machine: name the agent there, like {agent_id}/main"
+    else:
+        what = f"$.agentId: {agent_id} is an agent here and no other machine"
+    raise InvalidParams(what, code="agent_id_invalid", field="$.agentId")
 
 
 def _check_sandbox(request: SpawnRequest, facts: SpawnFacts, agent_id: str) -> None:

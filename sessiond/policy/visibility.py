@@ -10,13 +10,16 @@ Whom a caller acts as (security.md, "Callers"):
 - A token with an agent but no session (an adapter) acts as that agent's main session.
 - Sessions of other programs (`claude:...`) are seen by the owner and by unsandboxed callers whose visibility is `all`.
   Agent-to-agent rules play no part.
+- Another machine (machines.md) reads the tree of its agent's main session, whatever the visibility is. It sends to what
+  it spawned there, and messages to the sessions that its rule names, but never to a session of a machine, which would
+  send it on or back.
 - A token with neither, and without `admin`, acts as no session. It sees nothing unless the visibility is `all`, and
   then what the agent-to-agent rules allow to an agent with an empty name, which only the pattern `*` matches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from sessiond.model.caller import Caller
 
 Visibility = Literal["self", "tree", "agent", "all"]
-Action = Literal["read", "send"]
+# `address`: to send a message, which a machine's rule permits in more sessions than the rest of `send`.
+Action = Literal["read", "send", "address"]
 SpawnerOf = Callable[[str], str | None]
 
 ACTIONS: tuple[Action, ...] = ("read", "send")
@@ -39,7 +43,10 @@ _RANK: dict[Visibility, int] = {"self": 0, "tree": 1, "agent": 2, "all": 3}
 
 
 class VisibilityRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules that the configuration sets. `send_visibility=None`: the same as `visibility`."""
+    """The rules that the configuration sets. `send_visibility=None`: the same as `visibility`.
+
+    `machines` has for each other machine the patterns of the keys to which it may send messages.
+    """
 
     visibility: Visibility = "tree"
     send_visibility: Visibility | None = None
@@ -47,6 +54,7 @@ class VisibilityRules(msgspec.Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
     main_key: str = "main"
+    machines: Mapping[str, tuple[str, ...]] = {}
 
 
 def rules_from(config: Config) -> VisibilityRules:
@@ -58,6 +66,7 @@ def rules_from(config: Config) -> VisibilityRules:
         allow=tuple(config.tools.agent_to_agent.allow),
         session_tools_visibility=config.agents.defaults.sandbox.session_tools_visibility,
         main_key=config.session.main_key,
+        machines={peer.name: peer.send for peer in config.link.peers},
     )
 
 
@@ -65,7 +74,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one caller may reach. Built once per request, then asked for each session.
 
     `level` is what lists report as `visibility`. `own_key` and `agent_id` are None if the caller has none. With
-    `sees_foreign` the sessions of other programs are in reach.
+    `sees_foreign` the sessions of other programs are in reach. `addresses` are patterns of keys that are in reach, of
+    other agents than `barred`, whose sessions are not, not even the caller's own.
     """
 
     level: Visibility
@@ -75,6 +85,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     agent_id: str | None = None
     agent_to_agent: bool = False
     allow: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    barred: frozenset[str] = frozenset()
 
     def reaches(self, target_key: str, spawner_of: SpawnerOf, *, least_steps: int = 0) -> bool:
         """Whether the caller may see `target_key` (canonical). `spawner_of` gives the key of a session's spawner.
@@ -85,6 +97,11 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if keys.is_foreign(target_key):
             if self.unlimited or self.sees_foreign:
                 return True
+        elif keys.agent_of(target_key) in self.barred:
+            in_tree("", target_key, spawner_of, least_steps)
+            return False
+        elif self.addresses and matches_any(self.addresses, target_key):
+            return True
         elif target_key == self.own_key or self.reaches_agent(keys.agent_of(target_key)):
             return True
         in_sight = _RANK[self.level] >= _RANK["tree"] and self.own_key is not None
@@ -116,6 +133,14 @@ def sight(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Si
     own_key, agent_id = acts_as(caller.session_key, caller.agent_id, rules), caller.agent_id
     if own_key is not None:
         agent_id = keys.agent_of(own_key)
+    if is_machine(caller, rules):
+        return Sight(
+            level=level,
+            own_key=own_key,
+            agent_id=agent_id,
+            addresses=rules.machines.get(agent_id or "", ()) if action == "address" else (),
+            barred=frozenset(rules.machines) | {agent_id or ""} if action != "read" else frozenset(),
+        )
     return Sight(
         level=level,
         sees_foreign=level == "all" and not caller.sandboxed,
@@ -126,6 +151,11 @@ def sight(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Si
     )
 
 
+def is_machine(caller: Caller, rules: VisibilityRules) -> bool:
+    """Whether the caller is another machine: by its token, or because its agent stands for one now."""
+    return caller.is_machine or caller.agent_id in rules.machines
+
+
 def acts_as(session_key: str | None, agent_id: str | None, rules: VisibilityRules) -> str | None:
     """The key of the session that a token with these claims acts as; None if it acts as no session."""
     if session_key is None and agent_id is not None:
@@ -134,11 +164,13 @@ def acts_as(session_key: str | None, agent_id: str | None, rules: VisibilityRule
 
 
 def effective(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Visibility:
-    """The visibility of `caller`: the configured one, at most `tree` for a sandboxed caller."""
+    """The visibility of `caller`: the configured one, at most `tree` for a sandboxed caller, `tree` for a machine."""
     if _stands_for_the_owner(caller):
         return "all"
+    if is_machine(caller, rules):
+        return "tree"
     level = rules.visibility
-    if action == "send" and rules.send_visibility is not None:
+    if action != "read" and rules.send_visibility is not None:
         level = rules.send_visibility
     if caller.sandboxed and rules.session_tools_visibility == "spawned" and _RANK[level] > _RANK["tree"]:
         return "tree"

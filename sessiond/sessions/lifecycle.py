@@ -50,6 +50,7 @@ _KEPT = {
     "sandboxed": "sandboxed",
     "spawn": "spawn",
     "continues": "continues",
+    "target": "target",
     "keeps_cwd": "keepsCwd",
 }
 

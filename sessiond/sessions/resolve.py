@@ -64,7 +64,9 @@ def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, fiel
         if caller.session_key is None:
             raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
         return caller.session_key
-    key = canonical_key(text, rules, agent_id=caller.agent_id, field=field)
+    # What another machine calls `main` is not the session as which it acts here.
+    agent_id = None if caller.is_machine else caller.agent_id
+    key = canonical_key(text, rules, agent_id=agent_id, field=field)
     if key is not None and is_foreign(key) and machine_of(key) is None:
         key = catalog.foreign.find_spelling(key)
         ours = catalog.carrier_of(rest_of(key)) if key not in catalog.by_key else None

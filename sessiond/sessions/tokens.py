@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sessiond.clock import Clock
 from sessiond.errors import StorageError, reason_of
 from sessiond.model.caller import Caller
+from sessiond.model.keys import agent_of
 from sessiond.store import dirfd, layout
 from sessiond.store.store import SessionStore
 
@@ -30,7 +31,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Tokens:
-    """`on_dead(is_dead)` is called when tokens become invalid. Connections for which `is_dead(caller)` have to end."""
+    """`on_dead(is_dead)` is called when tokens become invalid. Connections for which `is_dead(caller)` have to end.
+
+    `is_machine(agent_id)`: whether the agent stands for another machine.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,9 @@ class Tokens:
         *,
         alive: Callable[[str], bool],
         on_dead: Callable[[Callable[[Caller], bool]], None],
+        is_machine: Callable[[str], bool],
     ) -> None:
+        self._is_machine = is_machine
         self._store, self._clock, self._alive, self.on_dead = store, clock, alive, on_dead
         self._loaded: tuple[SigningKey, TokenLog, TokenVerifier] | None = None
         self._restricted: dict[str, frozenset[str]] = {}
@@ -50,6 +56,9 @@ class Tokens:
     def caller(self, text: str) -> Caller:
         """The caller who holds this token. Unauthenticated if it is invalid."""
         caller = self._load()[2].authenticate(text)
+        if not caller.is_machine and self._is_machine(caller.agent_id or ""):
+            # It was minted before its agent became that of another machine.
+            caller = replace(caller, is_machine=True)
         held = self._restricted.get(caller.run_id or "")
         return caller if held is None else replace(caller, scopes=caller.scopes & held)
 
@@ -114,6 +123,8 @@ class Tokens:
             run_id=run_id,
             sandboxed=sandboxed,
             is_page=is_page,
+            # On the token, so that it stays so when the machine is taken out of the configuration.
+            is_machine=self._is_machine(agent_of(session_key) if session_key is not None else agent_id or ""),
         )
         await self._note(log.issue(claims, parent))
         return text, claims
@@ -138,6 +149,11 @@ class Tokens:
     def run_ended(self, run_id: str) -> None:
         """Close the connections that use the token of a run that has ended."""
         self.on_dead(lambda caller: caller.run_id == run_id)
+
+    def agents_became_machines(self, names: set[str]) -> None:
+        """Close the connections of agents that stand for another machine from now on: they have other rights."""
+        if names:
+            self.on_dead(lambda caller: not caller.is_machine and caller.agent_id in names)
 
     def rows(self) -> list[TokenRow]:
         """The tokens issued, newest first. Those of ended runs count as revoked."""

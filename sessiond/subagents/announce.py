@@ -278,8 +278,11 @@ class Announcer:
         return Custom(RUN, {"runId": run_id, "status": "noted", "at": at, "idempotencyKey": key, "payload": payload})
 
     def _wakes(self, requester: Session) -> bool:
-        agent = self._config().agent(agent_of(requester.key))
-        subagents = agent.subagents if agent is not None else self._config().agents.defaults.subagents
+        config, agent_id = self._config(), agent_of(requester.key)
+        if config.machine(agent_id) is not None:
+            return False  # it waits for the run itself; a run for it would go back there
+        agent = config.agent(agent_id)
+        subagents = agent.subagents if agent is not None else config.agents.defaults.subagents
         return subagents.wake_requester and self._supervisor.answers(requester.key)
 
     async def _close(self, child: Session, posted: Posted) -> list[Session]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from sessiond.attachments.decode import PreparedFiles
 from sessiond.attachments.materialize import Receipt
@@ -26,11 +28,13 @@ from sessiond.errors import SessiondError
 from sessiond.model import lax
 from sessiond.model.entry import Spawn
 from sessiond.model.keys import agent_of, rest_of
+from sessiond.model.machine_sender import MachineSender
 from sessiond.model.message import user_message
 from sessiond.model.record import ENTRY, NATIVE
 from sessiond.policy import spawn as policy
 from sessiond.policy.spawn import SpawnFacts, SpawnRequest
 from sessiond.policy.target import target_of, thread_fields
+from sessiond.policy.visibility import matches_any
 from sessiond.runs.follow_up import FollowUp, SpawnFollowUp
 from sessiond.runs.run import Run, RunRequest, payload_hash
 from sessiond.runs.spawn_journal import SpawnJournal
@@ -47,6 +51,18 @@ from sessiond.subagents.resumed import NativeCheck, ResumedSession, find_resumed
 _NAMESPACE = uuid.UUID("6f1d3a52-8c0e-4f2b-9a57-1b6f2f4f6b70")
 
 
+def find_spawnable(config: Config, agent_id: str, *, by_machine: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What an agent may spawn besides itself, and the agents there are for it (`SpawnFacts`)."""
+    configured = tuple(agent.id for agent in config.agents.list)
+    if by_machine:
+        peer = config.machine(agent_id)
+        own = tuple(one for one in configured if config.machine(one) is None)
+        return tuple(one for one in own if peer is not None and matches_any(peer.spawn, one)), own
+    agent = config.agent(agent_id)
+    subagents = agent.subagents if agent is not None else config.agents.defaults.subagents
+    return tuple(subagents.allow_agents), configured
+
+
 class SpawnOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A requested spawn. `asked` are the parameters whose hash is compared when an idempotency key is used again."""
 
@@ -58,6 +74,7 @@ class SpawnOrder(msgspec.Struct, frozen=True, kw_only=True):
     attachments: Sequence[Any] = ()
     mount_path: str | None = None
     idempotency_key: str | None = None
+    machine: MachineSender | None = None
 
 
 class SpawnedChild(msgspec.Struct, frozen=True):
@@ -98,9 +115,15 @@ class Spawner:
         await self.journal.undo(self._attachments, self._workspace)
 
     async def spawn(
-        self, requester: Session, wanted: SpawnOrder, *, sandboxed: bool, sees: Sees = lambda _key: True
+        self,
+        requester: Session,
+        wanted: SpawnOrder,
+        *,
+        sandboxed: bool,
+        sees: Sees = lambda _key: True,
+        machine: MachineSender | None = None,
     ) -> SpawnedChild:
-        """The accepted child. Every refusal comes before the first byte is written.
+        """The accepted child. Every refusal comes before the first byte is written. `machine`: who asks, if not here.
 
         `sees(key)`: whether the caller may see a session. Labels of sessions that it may not see can be taken.
         """
@@ -113,7 +136,11 @@ class Spawner:
             with pending.scope:
                 # If the same request comes twice at once, the second finds the child of the first.
                 async with self._exclusive(child_key):
-                    made = await self._spawn(requester, wanted, child_key, pending, sandboxed=sandboxed, sees=sees)
+                    facts = partial(
+                        self._facts, requester, child_key, sandboxed=sandboxed, by_machine=machine is not None
+                    )
+                    wanted = replace(wanted, machine=machine)
+                    made = await self._spawn(requester, wanted, child_key, pending, facts=facts, sees=sees)
             pending.check_created(made)
         assert made is not None
         return made
@@ -125,7 +152,7 @@ class Spawner:
         child_key: str,
         pending: PendingChild,
         *,
-        sandboxed: bool,
+        facts: Callable[[], SpawnFacts],
         sees: Sees,
     ) -> SpawnedChild:
         payload = payload_hash(wanted.asked) if wanted.idempotency_key is not None else None
@@ -134,11 +161,11 @@ class Spawner:
             if known is not None:
                 await self._supervisor.wait_stored(known.run_id)
                 return known
-        facts = self._facts(requester, child_key, agent_of(child_key), sandboxed=sandboxed)
-        plan = policy.check(wanted.request, facts)
+        known_facts = facts()
+        plan = policy.check(wanted.request, known_facts)
         prepared = self._attachments.check(wanted.attachments, self._config().tools.sessions_spawn.attachments)
         mount_path = check_mount_path(wanted.mount_path) if wanted.mount_path is not None else None
-        policy.check_runtime(wanted.request, facts, plan.agent_id, with_attachments=bool(wanted.attachments))
+        policy.check_runtime(wanted.request, known_facts, plan.agent_id, with_attachments=bool(wanted.attachments))
         # Counts as running from here on, so that concurrent spawns cannot exceed maxChildrenPerAgent.
         pending.counted = True
         resumed = await self._find_resumed(wanted, child_key, sees)
@@ -148,7 +175,7 @@ class Spawner:
                 key=child_key,
                 id=rest_of(child_key).rpartition(":")[2],
                 plan=plan,
-                facts=facts,
+                facts=known_facts,
                 mount_path=mount_path,
                 payload=payload,
                 label=label,
@@ -224,8 +251,10 @@ class Spawner:
         archived = catalog.older(child_key)[-1:]
         return catalog.by_key.get(child_key) or next(iter(archived), None)
 
-    def _facts(self, requester: Session, child_key: str, agent_id: str, *, sandboxed: bool) -> SpawnFacts:
+    def _facts(self, requester: Session, child_key: str, *, sandboxed: bool, by_machine: bool) -> SpawnFacts:
         config, catalog = self._config(), self._store.catalog
+        agent_id = agent_of(child_key)
+        allowed, configured = find_spawnable(config, agent_of(requester.key), by_machine=by_machine)
         agent = config.agent(agent_of(requester.key))
         limits = agent.subagents if agent is not None else config.agents.defaults.subagents
         children = [catalog.by_key[key] for key in catalog.children_of(requester.key)]
@@ -241,8 +270,10 @@ class Spawner:
             children_running=sum(bool(child.entry.runs) for child in children)
             + self.pending_children.count_of(requester.key),
             max_children=limits.max_children_per_agent,
-            configured_agents=tuple(one.id for one in config.agents.list),
-            allow_agents=tuple(limits.allow_agents or ()),
+            configured_agents=configured,
+            allow_agents=allowed,
+            machines=tuple(peer.name for peer in config.link.peers),
+            by_machine=by_machine,
             requester_sandboxed=sandboxed or bool(requester.entry.sandboxed),
             child_sandboxed=config.agent(agent_id) is not None and self._sandboxed(child_key),
             models=tuple(config.models.allow),
@@ -276,6 +307,8 @@ class Spawner:
                 **({"resumed": child.resumed.native_id} if child.resumed is not None else {}),
             },
         }
+        elsewhere = policy.target_elsewhere(wanted.request)
+        entry |= {"target": elsewhere} if elsewhere is not None else {}
         model = plan.model or subagents.model
         entry |= {"model": model, "modelOverride": model} if model is not None else {}
         thinking = plan.thinking or subagents.thinking
@@ -284,6 +317,7 @@ class Spawner:
         entry |= thread_fields(requester.key, requester.entry, thread)
         limit_s = wanted.run_timeout_s if wanted.run_timeout_s is not None else subagents.run_timeout_seconds
         provenance = {"kind": "inter_session", "sourceSessionKey": requester.key, "sourceTool": "sessions_spawn"}
+        provenance |= wanted.machine.provenance() if wanted.machine is not None else {}
         request = RunRequest(
             text=wanted.task,
             message=user_message(wanted.task, self._clock.wall_ms(), provenance),

@@ -26,8 +26,13 @@ def test_a_valid_configuration_is_reported_as_valid(tmp_path: Path, capsys: pyte
     assert cli.run(["config", "check", "--config", str(file)]) == 0
     assert capsys.readouterr().out == f"{file} is good: 1 agent\n"
     assert cli.run(["config", "check", "--config", str(file), "--json"]) == 0
-    told = {"ok": True, "path": str(file), "exists": True, "agents": ["main"], "warnings": []}
+    told = {"ok": True, "path": str(file), "exists": True, "agents": ["main"]}
+    told |= {"machines": [], "warnings": []}
     assert json.loads(capsys.readouterr().out) == told
+    link = '[link]\nname = "lap"\nserver = "nats://x"\n[[link.peers]]\nname = "mars"\nkey = "AAAABBBBCCCCDDDDEEEE"\n'
+    file.write_text(link)
+    assert cli.run(["config", "check", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file} is good: 1 agent and 1 other machine\n"
     file.write_text('[agents.defaults.sandbox]\nmode = "non-main"\n[[agents.list]]\nid = "main"\n' + EXEC)
     assert cli.run(["config", "check", "--config", str(file)]) == 0
     said = capsys.readouterr().out

@@ -127,7 +127,28 @@ def test_values_at_a_limit_are_accepted_and_beyond_it_refused() -> None:
     }
 
 
-@check_each("agent_id", ["", " ", "a b", "a/b", "..", "-a", "_a", "ä", "a\n", "a\0", "a" * 65, "a:b", "*", "a" * 5000])
+@check_each(
+    "agent_id",
+    [
+        "",
+        " ",
+        "a b",
+        "a/",
+        "/b",
+        "a/b/c",
+        "a b/c",
+        "..",
+        "-a",
+        "_a",
+        "ä",
+        "a\n",
+        "a\0",
+        "a" * 65,
+        "a:b",
+        "*",
+        "a" * 5000,
+    ],
+)
 def test_malformed_agent_ids_are_refused(agent_id: str) -> None:
     if agent_id == "a\n":
         assert target_agent(SpawnRequest(agent_id=agent_id), "main", None) == "a"

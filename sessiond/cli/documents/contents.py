@@ -114,6 +114,8 @@ def _nonempty_part(kind: str, lines: list[str]) -> Iterator[ShownPart]:
 
 def _sender(message: dict[str, Any]) -> str:
     match message.get("provenance"):
+        case {"kind": "inter_session", "machine": str(machine), "machineSessionKey": str(key)}:
+            return f"{machine}/{key}"
         case {"kind": "inter_session", "sourceSessionKey": str(key)}:
             return key
         case {"kind": "inter_session"}:

@@ -47,6 +47,8 @@ def text_of(message: dict[str, Any]) -> str:
 def origin(message: dict[str, Any]) -> str:
     """`[from KEY] ` for a message of another session, else empty; not escaped."""
     match message.get("provenance"):
+        case {"kind": "inter_session", "machine": str(machine), "machineSessionKey": str(key)}:
+            return f"[from {machine}/{key.replace(']', chr(92) + ']')}] "
         case {"kind": "inter_session", "sourceSessionKey": str(key)}:
             return f"[from {key.replace(']', chr(92) + ']')}] "
         case {"kind": "inter_session"}:
