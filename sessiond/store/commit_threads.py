@@ -4,7 +4,9 @@ The committer begins all commits that wait, which writes them, finishes those th
 together, with one wake-up of the event loop. Its helpers only sync, several files at once, because the file system
 joins such syncs. They do nothing else: whoever returns from a system call has to get the interpreter lock, so that
 several threads at work would mostly wait for each other. Where a step of the committer takes longer than `WATCH_S`, as
-on a network disk, and others wait behind it, a helper takes its place; it becomes a helper when it is through. Knows
+on a network disk, and others wait behind it, a helper takes its place; it becomes a helper when it is through. Where
+all helpers wait for the disk, one more thread is started, up to `MOST_WORKERS`: so many files may hang before others
+wait. Then the last thread that is free does not sync, but finishes and reports what the others get through. Knows
 commits as functions.
 """
 
@@ -22,6 +24,8 @@ from sessiond.errors import NoThread
 
 # With 16 files that are synced together, seven helpers come close to what one thread for each of them reaches.
 HELPERS = 7
+# Only while the disk does not answer: every file that hangs holds a thread.
+MOST_WORKERS = 128
 # A sync takes 0.2 ms on a quiet disk. Nobody waits for one that takes longer than this.
 STALL_S = 0.002
 # Nor for any other step of which the end is not seen for so long.
@@ -81,6 +85,8 @@ class CommitThreads(Generic[T]):
         self._committer, self._watcher = _Worker(), _Worker()
         self._committer_sleeps = self._watches = self._closed = False
         self._idle: list[_Worker] = []
+        # How many threads there are besides the watcher: the committer and its helpers.
+        self._workers = 0
         # How many syncs the committer waits for: those of this wave. It waits no longer for those of earlier ones.
         self._awaited = self._wave = 0
         self._was_slow = False
@@ -88,16 +94,28 @@ class CommitThreads(Generic[T]):
 
     def start(self) -> None:
         """Start the threads. NoThread where not even one can be started; fewer do the work too."""
-        workers = [self._committer, *(_Worker() for _ in range(HELPERS))]
-        works = [partial(self._serve, worker) for worker in workers]
-        for number, work in enumerate([works[0], self._watch, *works[1:]]):
-            thread = threading.Thread(target=self._run, args=(work,), name=f"commits-{number}", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                if not number:
-                    raise NoThread from None
-                self._watches = self._watches or work == self._watch  # nobody would answer
+        if not self._start_worker(self._committer):
+            raise NoThread
+        self._watches = not self._start_thread("commits-watcher", self._watch)  # nobody would answer
+        for _ in range(HELPERS):
+            self._start_worker(_Worker())
+
+    def _start_worker(self, worker: _Worker) -> bool:
+        """Start one more thread for commits; whether there can be one."""
+        if self._workers >= MOST_WORKERS:
+            return False
+        self._workers += 1
+        if not self._start_thread(f"commits-{self._workers}", partial(self._serve, worker)):
+            self._workers -= 1
+            return False
+        return True
+
+    def _start_thread(self, name: str, work: Step) -> bool:
+        try:
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
+        except (RuntimeError, MemoryError):
+            return False
+        return True
 
     def _run(self, work: Step) -> None:
         try:
@@ -180,9 +198,9 @@ class CommitThreads(Generic[T]):
             step = partial(self._begin, self._queue[0])
             del self._queue[0]
             self._unended += 1
-        elif self._begun and not self._call_helpers():
+        elif self._begun and not self._call_helpers() and not self._is_last:
             step = self._take_sync()
-        elif self._begun or self._awaited:
+        elif self._awaited or (self._begun and not self._is_last):
             return None
         elif self._synced:
             step = partial(self._finish, self._synced[0])
@@ -200,6 +218,11 @@ class CommitThreads(Generic[T]):
             with self._lock:
                 self._has_unreported = True  # whoever waits is told once there is memory
             raise
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether nobody could take the committer's place if it did not come back from a sync."""
+        return self._workers >= MOST_WORKERS and not self._idle
 
     @property
     def _has_waiting(self) -> bool:
@@ -253,7 +276,8 @@ class CommitThreads(Generic[T]):
         with self._lock:
             step = self._take_sync() if self._begun else None
             if step is None:
-                if self._closed:
+                if self._closed or len(self._idle) >= HELPERS:
+                    self._workers -= 1
                     return False
                 self._idle.append(worker)
         if step is not None:
@@ -306,7 +330,17 @@ class CommitThreads(Generic[T]):
                 if self._committer_sleeps or not self._has_waiting:
                     self._watches = self._closed
                     return None
-                if self._idle and self._steps == seen:
-                    self._committer = self._idle.pop()
-                    self._committer.ring()
+                if self._steps == seen:
+                    self._replace_committer()
             return self._steps
+
+    def _replace_committer(self) -> None:
+        """Give its place to a helper, or to a new thread where all of them wait for the disk."""
+        before = self._committer
+        if self._idle:
+            self._committer = self._idle.pop()
+            self._committer.ring()
+            return
+        self._committer = _Worker()
+        if not self._start_worker(self._committer):
+            self._committer = before

@@ -144,7 +144,7 @@ def test_a_single_commit_is_the_work_of_one_thread(monkeypatch: pytest.MonkeyPat
 
 
 @check_each("where", ["begin", "sync", "finish"])
-@check_each("stuck", range(1, HELPERS + 1))
+@check_each("stuck", [*range(1, HELPERS + 3), 12, 40])
 def test_stuck_jobs_hold_up_neither_the_others_nor_their_report(where: str, stuck: int):
     release = threading.Event()
 
@@ -165,6 +165,66 @@ def test_stuck_jobs_hold_up_neither_the_others_nor_their_report(where: str, stuc
             release.set()
         commits.wait_for_report(*slow)
     assert sorted(commits.steps_of("finish")) == sorted([*slow, *quick, "later"])
+
+
+@check_each("most", [HELPERS + 1, HELPERS + 2, 12])
+def test_the_last_thread_takes_no_sync_that_may_not_end(monkeypatch: pytest.MonkeyPatch, most: int):
+    """So many hang that no thread is left but one: it goes on with whatever the others get through."""
+    monkeypatch.setattr(commit_threads, "MOST_WORKERS", most)
+    releases = {f"stuck {number}": threading.Event() for number in range(most)}
+    syncing = threading.Semaphore(0)
+
+    def sync(job: str) -> None:
+        if job in releases:
+            syncing.release()
+            releases[job].wait()
+
+    commits = Commits(sync=sync)
+    with started(commits) as threads:
+        try:
+            put(threads, *releases, "behind")
+            for _ in range(most - 1):
+                assert syncing.acquire(timeout=PATIENCE_S)
+            # All of the others hang. The last one begins what comes, so that it is written, again and again.
+            for job in ("later", "and later"):
+                put(threads, job)
+                wait_until(lambda job=job: job in commits.steps_of("begin"))
+            assert commits.steps_of("finish") == []
+            # One gets through: it syncs what nobody else did, and that is reported while the others still hang.
+            first, second, *_ = releases
+            releases[first].set()
+            assert syncing.acquire(timeout=PATIENCE_S), "the last that hangs"
+            releases[second].set()
+            commits.wait_for_report(first, second, "behind", "later", "and later")
+            put(threads, "at last")
+            commits.wait_for_report("at last")
+        finally:
+            for release in releases.values():
+                release.set()
+        commits.wait_for_report(*releases)
+
+
+def test_threads_that_were_started_for_files_that_hang_end_when_those_go_on():
+    release = threading.Event()
+    commits = Commits(sync=lambda job: job.startswith("stuck") and release.wait())
+    stuck = [f"stuck {number}" for number in range(3 * HELPERS)]
+    with started(commits) as threads:
+        before = threading.active_count()
+        try:
+            put(threads, *stuck, "quick")
+            commits.wait_for_report("quick")
+            assert threading.active_count() > before + HELPERS
+        finally:
+            release.set()
+        commits.wait_for_report(*stuck)
+        wait_until(lambda: threading.active_count() <= before)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
+    while not condition() and time.monotonic() < deadline:
+        pause.wait(0.001)
+    assert condition()
 
 
 @check_each("where", ["begin", "sync", "finish"])
@@ -225,10 +285,7 @@ def test_a_job_that_is_stuck_at_the_stop_is_reported_when_it_ends():
 def test_threads_that_wait_for_work_end_at_the_stop():
     commits = Commits()
     with started(commits) as threads:
-        deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
-        while len(threads._idle) < HELPERS and time.monotonic() < deadline:
-            pause.wait(0.001)
-        assert len(threads._idle) == HELPERS
+        wait_until(lambda: len(threads._idle) == HELPERS)
 
 
 @check_each("possible", [0, 1, 2, 3])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from faults.faulty_daemons import FaultyDaemon, FaultyDaemons
-from faults.shim import Mode, Point
+from faults.shim import Kind, Mode, Point
 
 pytestmark = pytest.mark.system
 
@@ -110,3 +110,32 @@ def test_who_waits_is_answered_at_the_stop_also_where_a_question_cannot_be_withd
             assert (error["code"], error["data"]["begun"]) == (-32008, True)
         assert daemon.control.hit
         assert daemon.stop() == 74
+
+
+def test_whatever_number_of_files_hangs_the_others_go_on(daemons: FaultyDaemons) -> None:
+    stuck = [f"agent:slow:{number}" for number in range(14)]
+    with daemons.create() as daemon:
+        agent = '[[agents.list]]\nid = "{}"\nruntime = {{ type = "echo" }}\n'
+        daemon.start(agent.format("main") + "default = true\n" + agent.format("slow"))
+        for key in (*stuck, *OTHERS):
+            daemon.call("sessions.create", key=key)
+        daemon.control.count_below((daemon.store / "agents/slow/sessions").resolve())
+        # One write, and every sync from then on.
+        daemon.control.arm(Point(Mode.STALL, 1, forever=Kind.SYNC))
+        with daemon.connect() as waiting:
+            for number, key in enumerate(stuck):
+                params = {"sessionKey": key, "messages": message("late")}
+                waiting.send({"jsonrpc": "2.0", "id": number, "method": "chat.inject", "params": params})
+            daemon.wait_for(lambda: daemon.control.hit == len(stuck), "not all are held up")
+            with daemon.connect() as other:
+                for key in OTHERS[:3]:
+                    other.call("chat.inject", sessionKey=key, messages=message("alone"))
+                for id_, key in enumerate(OTHERS):
+                    params = {"sessionKey": key, "messages": message("at once")}
+                    other.send({"jsonrpc": "2.0", "id": id_, "method": "chat.inject", "params": params})
+                assert all("result" in other.receive() for _ in OTHERS)
+            assert all(texts(daemon, key) == [] for key in stuck)
+            daemon.control.disarm()
+            assert all("result" in waiting.receive() for _ in stuck)
+        assert all(texts(daemon, key) == ["late"] for key in stuck)
+        assert daemon.stop() == 0
