@@ -89,10 +89,12 @@ class Executor:
                         self._watch(entry)
                     else:
                         tasks.create_task(self._execute(entry))
-                await self._ledger.retry(CommandLedger.forget_old, self._wall_ms())
-                await self._watch_runs()
+                try:
+                    await self._ledger.retry(CommandLedger.forget_old, self._wall_ms())
+                    await self._watch_runs()
+                finally:
+                    self._tasks = None  # a group that ends takes no more
         finally:
-            self._tasks = None
             self._has_begun.clear()
 
     async def take(self, peer: str, command_id: str, part: int, parts: int, data: bytes) -> None:

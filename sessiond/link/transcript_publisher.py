@@ -30,7 +30,7 @@ from sessiond.link.transcript_bytes import FoundBytes, read_bytes
 
 log = structlog.get_logger("sessiond.link")
 
-# How often the owner's marks are looked at (one call of stat), the newest page of the list is read, and all of it.
+# How often the owner's marks are looked at besides (one call of stat), the newest page of the list is read, all of it.
 LOOK_S, NEWEST_S, ALL_S = 3.0, 15.0, 600.0
 # Places are stored together. What is lost in between is published again, and known over there.
 _STORE_S = 0.05
@@ -160,6 +160,9 @@ class TranscriptPublisher:
         # An id of another form could not be a file's name over there.
         if SESSION.fullmatch(facts.session) is None:
             return False
+        # Looked at before anything leaves: what is said after `unshare` must not.
+        if self._refresh_marks():
+            asyncio.get_running_loop().call_soon(self._review)
         return is_exported(facts.row, peer, self._shares.peers_of(facts.key))
 
     async def _read(self, session: str, cursor: str | None, at: int | None, most: int) -> FoundBytes:

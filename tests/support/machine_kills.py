@@ -54,6 +54,9 @@ class KillRun:
 
     def run(self, patience_s: float) -> None:
         """Send all, break things meanwhile, mend everything, and wait until all is answered and copied."""
+        for machine in self.machines.values():
+            for number in range(SESSIONS):
+                machine.call("sessions.create", key=f"agent:main:s{number}")
         breaking = threading.Thread(target=self._break_things)
         breaking.start()
         try:
@@ -79,6 +82,7 @@ class KillRun:
 
     def _send_share(self, lane: int) -> None:
         pairs = [(one, other) for one in NAMES for other in NAMES if one != other]
+        pace = random.Random(lane)
         for number in range(lane, self.count, 6):
             sender, receiver = pairs[lane]
             key = f"{receiver}/agent:main:s{number // 6 % SESSIONS}"
@@ -91,6 +95,7 @@ class KillRun:
                 idempotencyKey=f"send-{number}",
             )
             self.runs[number] = (sender, receiver, sent["runId"])
+            time.sleep(pace.uniform(0, 0.6))  # so that things break before, while and after it travels
 
     def _ask(self, name: str, method: str, **params: Any) -> Any:
         """One call, again for as long as the daemon is away."""

@@ -70,6 +70,7 @@ class LinkedMachine:
         folder.mkdir(mode=0o700, parents=True)
         self.name, self.agents = name, agents
         self.daemon = Daemon(folder)
+        self.daemon.environ["SESSIOND_CONFIG"] = str(self.daemon.config)
         self.link: subprocess.Popen[bytes] | None = None
         self.link_log = folder / "link.log"
 

@@ -1,0 +1,173 @@
+"""Three machines on a real nats-server, with real daemons and links: messages and sub-agents between them."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.nats_machines import AGENTS, LinkedMachine, linked, wait_until_there
+from support.nats_server import NatsServer
+from support.wire_tap import WireTap
+
+from sessiond.link.command_wire import MachineCommand, PartOf, encode
+from sessiond.link.envelope import Envelopes
+from sessiond.link.identity import load_identity, new_identity, parse_public
+from sessiond.link.subjects import stream_subject
+
+pytestmark = pytest.mark.system
+
+NAMES = ("lap", "mars", "moon")
+PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other]
+# Everybody lets everybody send and spawn.
+OPEN = dict.fromkeys(PAIRS, 'send = ["*"]\nspawn = ["*"]')
+# An agent that asks another machine, as a model would by its tools.
+ASKER = f"""
+[[agents.list]]
+id = "asker"
+runtime = {{ type = "exec", command = ["{sys.executable}", "-m", "sessiond", "send", "mars/agent:ops:main", "-"] }}
+"""
+MakeServer = Callable[..., NatsServer]
+
+
+def last_reply(machine: LinkedMachine, key: str) -> str:
+    page = machine.call("sessions_history", sessionKey=key, limit=50)
+    said = [message for message in page["messages"] if message["role"] == "assistant"]
+    return "".join(block.get("text", "") for block in said[-1]["content"])
+
+
+def user_messages(machine: LinkedMachine, key: str) -> list[dict[str, Any]]:
+    page = machine.call("sessions_history", sessionKey=key, limit=50)
+    return [message for message in page["messages"] if message["role"] == "user"]
+
+
+@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+def test_an_agent_asks_one_on_another_machine_and_spawns_one_with_a_file(
+    tmp_path: Path, nats_server: MakeServer, mode: str
+) -> None:
+    server = nats_server(mode, *NAMES).start()
+    with linked(tmp_path, server, NAMES, OPEN, agents=AGENTS + ASKER) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        lap.daemon.reply("agent:asker:main", "how is the build?")
+        assert last_reply(lap, "agent:asker:main").strip() == "ops heard: how is the build?"
+        heard = user_messages(mars, "agent:ops:main")[-1]
+        assert heard["provenance"]["machine"] == "lap"
+        assert heard["provenance"]["machineSessionKey"] == "agent:asker:main"
+        table = base64.b64encode(b"one,two\n").decode()
+        spawned = lap.call(
+            "sessions_spawn",
+            agentId="moon/counter",
+            task="count",
+            attachments=[{"name": "t.csv", "content": table, "encoding": "base64"}],
+        )
+        end = lap.call("agent.wait", runId=spawned["runId"], timeoutMs=60_000)
+        assert (end["status"], end["reply"].strip()) == ("ok", "8")
+
+        def announcement() -> list[dict[str, Any]]:
+            all_messages = user_messages(lap, "agent:main:main")
+            return [one for one in all_messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
+
+        lap.wait_for(announcement, "is told of no end")
+        said = announcement()[0]["content"]
+        text = said if isinstance(said, str) else said[0]["text"]
+        assert text.startswith("Status: ok") and "\nResult: 8\n" in text
+
+
+def test_a_machine_that_sleeps_gets_its_messages_when_it_wakes(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server("open", *NAMES).start()
+    with linked(tmp_path, server, NAMES, OPEN) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        mars.stop_link()
+        lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars sleeps")
+        runs = [lap.send("mars/agent:ops:main", f"number {number}", timeout_s=0)["runId"] for number in range(3)]
+        assert lap.call("agent.wait", runId=runs[0], timeoutMs=0)["status"] == "running"
+        # Neither the sender's link nor its daemon has to stay awake for it.
+        lap.stop_link()
+        lap.daemon.stop()
+        lap.daemon.start()
+        mars.start_link()
+        lap.start_link()
+        ends = [lap.call("agent.wait", runId=run, timeoutMs=60_000) for run in runs]
+        assert [end["reply"].strip() for end in ends] == [f"ops heard: number {number}" for number in range(3)]
+        assert len(user_messages(mars, "agent:ops:main")) == 3
+
+
+def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server("open", *NAMES).start()
+    rules = {("mars", "lap"): 'send = ["agent:ops:*"]\nspawn = ["ops"]'}
+    with linked(tmp_path, server, NAMES, rules) as machines:
+        lap, mars, moon = (machines[name] for name in NAMES)
+        assert lap.send("mars/agent:ops:main", "hello")["reply"].strip() == "ops heard: hello"
+        for target in ("mars/agent:main:main", "mars/main", "mars/agent:lap:main", "mars/agent:moon:moon/main"):
+            refused = lap.send(target, "hello")
+            assert refused["status"] == "error" and refused["error"].startswith("mars: "), refused
+        spawned = lap.call("sessions_spawn", agentId="mars/counter", task="x")
+        end = lap.call("agent.wait", runId=spawned["runId"], timeoutMs=60_000)
+        assert end["status"] == "error" and "mars: " in end["error"]
+        refused = lap.send("moon/agent:ops:main", "hello")
+        assert "nobody on your machine may send to sessions here" in refused["error"]
+        refused = moon.send("mars/agent:ops:main", "hello")
+        assert "nobody on your machine may send to sessions here" in refused["error"]
+        keys = {row["key"] for row in mars.call("sessions_list", limit=100)["sessions"]}
+        assert not any(key.startswith(("agent:main:", "agent:counter:")) for key in keys - {"main"}), keys
+
+
+def test_what_an_operator_forges_or_repeats_changes_nothing(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server("open", *NAMES).start()
+    with WireTap(server) as tap, linked(tmp_path, server, NAMES, OPEN) as machines:
+        lap, mars, moon = (machines[name] for name in NAMES)
+        assert lap.send("mars/agent:ops:main", "first")["status"] == "ok"
+        assert lap.send("mars/agent:ops:main", "second")["status"] == "ok"
+        genuine = [*tap.of_kind("cmd"), *tap.of_kind("ans")]
+        assert len(genuine) >= 4
+        before = {name: one.originals() for name, one in machines.items()}
+        # All that was ever sent once more, the newest first; and under the subjects of others.
+        for subject, data in reversed(genuine):
+            tap.publish(subject, data)
+            words = subject.split(".")
+            tap.publish(".".join([words[0], words[2], words[1], *words[3:]]), data)
+            tap.publish(".".join([words[0], words[1], "moon", *words[3:]]), data)
+        command = encode(MachineCommand(method="send", target="agent:ops:main", message="forged"))
+        of_mars = parse_public(load_identity(mars.store).public.text, "mars")
+        for identity in (new_identity(), load_identity(moon.store)):
+            forged = Envelopes("lap", identity, {"mars": of_mars}).pack("mars", "cmd", "r1", PartOf(), command)
+            tap.publish(stream_subject("lap", "mars", "cmd", "r1"), forged)
+        sealed = bytearray(genuine[0][1])
+        sealed[-70] ^= 1
+        tap.publish(genuine[0][0], bytes(sealed))
+        tap.publish(genuine[0][0], b"")
+        for one in (lap, mars, moon):  # what comes behind them was handled after them
+            other = "mars" if one is not mars else "lap"
+            assert one.send(f"{other}/agent:counter:main", "third")["runId"]
+        texts = [str(message["content"]) for message in user_messages(mars, "agent:ops:main")]
+        assert len(texts) == 2 and not any("forged" in text for text in texts)
+        for name, one in machines.items():
+            now = one.originals()
+            assert all(now[session].startswith(data) for session, data in before[name].items())
+        mars.wait_for(lambda: mars.status().dropped.get("signature", 0) >= 3, "has counted no forged message")
+        assert mars.status().dropped["form"] >= 1 and moon.status().dropped["receiver"] >= 1
+
+
+def test_encrypted_messages_leave_the_server_nothing_to_read(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server("open", *NAMES).start()
+    with WireTap(server) as tap:
+        with linked(tmp_path / "plain", server, NAMES, OPEN) as machines:
+            assert machines["lap"].send("mars/agent:ops:main", "zebra-crossing")["status"] == "ok"
+        assert tap.has(b"zebra-crossing"), "the tap hears what is not encrypted"
+    server.kill()
+    server = nats_server("open", *NAMES).start()
+    with WireTap(server) as tap, linked(tmp_path / "sealed", server, NAMES, OPEN, link="encrypt = true") as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        reply = lap.send("mars/agent:ops:main", "okapi-crossing")["reply"].strip()
+        assert reply == "ops heard: okapi-crossing"
+        mars.stop_link()  # what it does not take stays on the server
+        lap.send("mars/agent:ops:main", "tapir-crossing", timeout_s=0)
+        lap.wait_for(lambda: len(tap.of_kind("cmd")) >= 2, "has sent nothing")
+        words = (b"okapi", b"tapir", b"ops heard", b"agent:ops", b"sessions_send", b"agent:main")
+        assert [word for word in words if tap.has(word)] == []
+        mars.start_link()
+        wait_until_there(mars, ["lap"])
+        mars.wait_for(lambda: len(user_messages(mars, "agent:ops:main")) == 2, "has not got the second one")
