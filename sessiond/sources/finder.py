@@ -141,7 +141,7 @@ def read_beside(root_fd: int, place: str) -> bytes | None:
 
 def is_text(place: str) -> bool:
     """Whether a path is UTF-8 text. Others cannot be sent to clients."""
-    return not any("\ud800" <= char <= "\udfff" for char in place)
+    return place.isascii() or not any("\ud800" <= char <= "\udfff" for char in place)
 
 
 def _match(pattern: PathPattern, parts: list[str]) -> dict[str, str] | None:

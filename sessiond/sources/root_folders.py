@@ -60,7 +60,7 @@ class RootFolders:
         """Close the roots that are not wanted any more, open those that are there; the files in these."""
         for name, known in list(self.by_label.items()):
             if known.configured != expected.get(name):
-                self.close(known, "its source was switched off", is_gone=False)
+                await self.close(known, "its source was switched off", is_gone=False)
         for name in [name for name in self._missing if name not in expected]:
             self._stop_waiting(name)
         found: list[RootFile] = []
@@ -120,17 +120,21 @@ class RootFolders:
             for root in self.by_label.values()
         )
 
-    def close(self, root: OpenRoot, reason: str, *, is_gone: bool = True) -> None:
+    async def close(self, root: OpenRoot, reason: str, *, is_gone: bool = True) -> None:
         """Show nothing of a root any more; what is kept of it stays where it `is_gone`."""
         del self.by_label[root.label]
         if not self._is_watched(root.parent):
             self.watches.forget(root.parent)
         for folder in root.watched:
             self.watches.forget(root.path_of(folder))
-        for session in list(root.sessions.values()):
-            if not (is_gone and self._files.show_kept(root, session)):
-                self._files.remove(root, session, reason)
-        self.nursery.start_soon(root.close_later)
+        try:
+            for count, session in enumerate(list(root.sessions.values()), 1):
+                if count % 64 == 0:  # others have their turn: there may be thousands
+                    await trio.lowlevel.checkpoint()
+                if not (is_gone and self._files.show_kept(root, session)):
+                    self._files.remove(root, session, reason)
+        finally:
+            self.nursery.start_soon(root.close_later)
 
     async def list_below(self, root: OpenRoot, folder: str) -> list[ListedFile]:
         """Watch a folder and those below it, and list the files. Watched first, so that nothing is missed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import trio
@@ -23,6 +23,7 @@ from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import MACHINE
 from sessiond.sources import findings, keeping, machines, reading, snapshot, table
+from sessiond.sources.crowds import LEAST_CROWD, look_at_crowd
 from sessiond.sources.finder import SourceRoot
 from sessiond.sources.first_reading import read_all
 from sessiond.sources.root import OpenRoot
@@ -217,9 +218,14 @@ class Sources:
                 async with self._changing:
                     await self._files.check(root, file.place)
             return
-        for batch in self._in_batches(found):
+        for batch in await self._sort_into_batches(found):
             async with self._changing:
                 await self._add_batch(batch)
+
+    async def _sort_into_batches(self, found: list[RootFile]) -> list[list[RootFile]]:
+        """As `_in_batches`, in a thread: of ten thousand it would take the loop ten milliseconds."""
+        batches: list[list[RootFile]] = await self._run_sync(list, self._in_batches(found))
+        return batches
 
     def _in_batches(self, found: list[RootFile]) -> Iterator[list[RootFile]]:
         """Files, newest first. What was kept comes last, of which most is there in the program's folder."""
@@ -248,10 +254,26 @@ class Sources:
 
     async def _follow(self) -> None:
         while True:
-            for event in await self._watches.next_batch():
+            events = await self._watches.next_batch()
+            seen = await self._add_crowd(events)
+            for event in events:
+                if isinstance(event, NameChanged) and f"{event.directory}/{event.name}" in seen:
+                    continue  # what happens to it from now on has another event
                 async with self._changing:
                     found = await self._handle(event)
                 await self._add_listed(found)
+
+    async def _add_crowd(self, events: list[WatchEvent]) -> set[str]:
+        """Show the sessions in many new files together; the paths of these, none where there are only a few."""
+        if len(events) <= LEAST_CROWD:
+            return set()
+        try:
+            roots = list(self._roots.by_label.values())
+            found: list[RootFile] = await self._run_sync(look_at_crowd, roots, events)
+        except OSError:  # there is no thread
+            return set()
+        await self._add_listed(found)
+        return {root.path_of(file.place) for root, file in found if file.place in root.sessions}
 
     async def _handle(self, event: WatchEvent) -> list[RootFile]:
         """Look at what an event is about; the files of roots that were opened because of it."""
@@ -267,7 +289,7 @@ class Sources:
                 # Its removal may follow, which the root itself is not told of as long as it is open.
                 root.watch_parent(self._watches)
             if root.is_lost(event.directory):
-                self._roots.close(root, "its folder was moved away")
+                await self._roots.close(root, "its folder was moved away")
                 found += await self._update_roots()
                 continue
             if folder is None:
@@ -314,26 +336,29 @@ class Sources:
         listed = {file.place for file in files}
         gone = known - listed
         if len(listed - known) > _MOST_PUBLISHED:
-            for batch in self._in_batches([(root, file) for file in files if file.place not in known]):
+            for batch in await self._sort_into_batches([(root, file) for file in files if file.place not in known]):
                 await self._add_batch(batch)
-        for count, place in enumerate([*sorted(listed), *sorted(gone)]):
-            if count % 64 == 0:
-                await trio.lowlevel.checkpoint()
-            await self._files.check(root, place)
+        await self._check_all(root, [*sorted(listed), *sorted(gone)])
 
     async def _on_gone(self, root: OpenRoot, place: str, *, is_folder: bool) -> list[RootFile]:
         if is_folder:
             root.watched.discard(place)
             self._watches.forget(root.path_of(place))
             if not place:
-                self._roots.close(root, "its folder was removed")
+                await self._roots.close(root, "its folder was removed")
                 return await self._update_roots()
             # A root that was opened anew may have watched it already: it may be there again.
             await self._check_folder(root, place)
             return []
-        for known in root.places_below(place):
-            await self._files.check(root, known)
+        await self._check_all(root, root.places_below(place))
         return []
+
+    async def _check_all(self, root: OpenRoot, places: Iterable[str]) -> None:
+        """Look at files of which something may be known. Others have their turn after a few."""
+        for count, place in enumerate(places, 1):
+            if count % 64 == 0:
+                await trio.lowlevel.checkpoint()
+            await self._files.check(root, place)
 
     async def _look_again(self) -> list[RootFile]:
         """Events were missed: look at everything."""
