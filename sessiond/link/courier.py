@@ -40,11 +40,13 @@ class MessageServer(Protocol):
 
 
 class Courier:
-    """`envelopes()` are those of the configuration as it is now. `dropped` counts what was dropped, by reason."""
+    """`envelopes()` are those of the configuration as it is now. `dropped` counts what was dropped, by reason;
+    `on_drop()` is called for each.
+    """
 
-    def __init__(self, bus: MessageServer, envelopes: Callable[[], Envelopes]) -> None:
+    def __init__(self, bus: MessageServer, envelopes: Callable[[], Envelopes], on_drop: Callable[[], object]) -> None:
         self.dropped: Counter[str] = Counter()
-        self._bus, self._envelopes = bus, envelopes
+        self._bus, self._envelopes, self._on_drop = bus, envelopes, on_drop
         self._repliers: dict[str, Replier] = {}
         bus.answer(self._reply)
 
@@ -115,6 +117,7 @@ class Courier:
     def drop(self, refused: Refused) -> None:
         """Count a message that is dropped."""
         self.dropped[refused.reason] += 1
+        self._on_drop()
         count = self.dropped[refused.reason]
         if count & (count - 1) == 0:  # a flood of them is one line for each power of two
             log.warning("message dropped", reason=refused.reason, why=refused.sentence, dropped=count)

@@ -48,6 +48,8 @@ from sessiond.store.workspace import default_workspace
 log = structlog.get_logger("sessiond.link")
 
 PING, BYE = "ping", "bye"
+# How often the status is written at most.
+_STATUS_S = 1.0
 # For how long a link that ends waits for others to hear of it.
 _BYE_S = 0.5
 # When a command that finds no room, or a disk that is full, is looked at again.
@@ -140,7 +142,7 @@ class RunningLink:
             back=self._welcome,
             looked=self._status_due.set,
         )
-        self._courier = Courier(bus, lambda: self._envelopes)
+        self._courier = Courier(bus, lambda: self._envelopes, self._status_due.set)
         self._commands = Commands(
             self._ledger,
             self._daemon,
@@ -218,6 +220,7 @@ class RunningLink:
             self._courier.drop(fields)
             await arrival.ack()
             return
+        self._status_due.set()
         try:
             await self._executor.take(message.sender, message.id, fields.part, fields.parts, message.payload)
         except NoRoom:
@@ -234,6 +237,7 @@ class RunningLink:
         if isinstance(fields, Refused):
             self._courier.drop(fields)
         else:
+            self._status_due.set()
             self._commands.take(message.sender, message.id, fields.part, fields.parts, message.payload)
         # The daemon writes the end of the run; if that is lost, the command goes there again and is answered again.
         await arrival.ack()
@@ -287,6 +291,7 @@ class RunningLink:
             status = await self._status()
             if await asyncio.get_running_loop().run_in_executor(None, file.write, status):
                 self._say_status(status.in_a_line)
+                await asyncio.sleep(_STATUS_S)  # a thousand commands are a few lines
             await self._status_due.wait()
             self._status_due.clear()
 
