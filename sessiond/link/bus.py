@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import msgspec
 import nats.errors
@@ -26,7 +25,15 @@ from nats.aio.msg import Msg
 from nats.js.errors import APIError
 
 from sessiond.errors import quote
-from sessiond.link.connecting import ServerClient, ServerSettings, in_words, make_client, options_of, server_facts
+from sessiond.link.connecting import (
+    ServerClient,
+    ServerSettings,
+    denied_subject,
+    in_words,
+    make_client,
+    options_of,
+    server_facts,
+)
 from sessiond.link.failures import BusError
 from sessiond.link.subjects import Address, Kind, ask_subject, consumer_name, deliver_subject, parse_subject
 
@@ -38,11 +45,12 @@ REQUEST_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
 # Whether the consumers are still there is asked this often: nothing says that they were deleted.
 _LOOK_AGAIN_S: Final = 300.0
-_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 _MOST_DENIED: Final = 64
 # The stream, or the disk that all streams share, takes no more.
 _FULL: Final = frozenset({10077, 10023, 10047, 10122})
+_NO_STREAM: Final = 10059
 _ACK: Final = "$JS.ACK."
+T = TypeVar("T")
 
 
 class BusState(msgspec.Struct, frozen=True):
@@ -127,6 +135,11 @@ class Bus:
 
     # What the link does with it.
 
+    @property
+    def machine(self) -> str:
+        """Whose bus it is."""
+        return self._settings.name
+
     async def wait_connected(self) -> None:
         await self._connected.wait()
 
@@ -142,8 +155,10 @@ class Bus:
         headers = {"Nats-Msg-Id": msg_id} if msg_id else None
         began = time.monotonic()
         try:
-            acknowledged = await client.jetstream().publish(
-                subject, data, timeout=timeout_s, stream=self._settings.stream, headers=headers
+            acknowledged = await _cancellable(
+                client.jetstream().publish(
+                    subject, data, timeout=timeout_s, stream=self._settings.stream, headers=headers
+                )
             )
         except nats.js.errors.NoStreamResponseError:
             raise self._no_stream() from None
@@ -157,15 +172,18 @@ class Bus:
         """Call the handler with every message of the kind for this machine, from now on and after each connection."""
         queue = self._queues[kind] = asyncio.Queue()
         self._working.append(self._tasks.create_task(_work(queue, handler)))
-        if self._client is not None and self._connected.is_set():
+        if self._client is not None:
             self._working.append(self._tasks.create_task(self._subscribe(self._client, kind)))
 
     def answer(self, answerer: Answerer) -> None:
-        """Answer what other machines ask. Call it before the first connection. One question waits for the answer to the
-        one before, so what takes long has to be done elsewhere; None is no answer.
+        """Answer what other machines ask, from now on and after each connection. One question waits for the answer to
+        the one before, so what takes long has to be done elsewhere; None is no answer.
         """
         self._questions = asyncio.Queue()
         self._working.append(self._tasks.create_task(self._answer_all(self._questions, answerer)))
+        if self._client is not None:
+            subscribing = self._client.subscribe(ask_subject(self.machine), cb=self._questions.put)
+            self._working.append(self._tasks.create_task(_finish(subscribing)))
 
     async def request(self, machine: str, data: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
         """What the machine answers. BusError `nobody` where it is not there, which takes a millisecond."""
@@ -173,7 +191,7 @@ class Bus:
         subject = ask_subject(machine)
         began = time.monotonic()
         try:
-            message = await client.request(subject, data, timeout=timeout_s)
+            message = await _cancellable(client.request(subject, data, timeout=timeout_s))
         except nats.errors.NoRespondersError:
             raise BusError("nobody", f"{machine} is not connected to the server") from None
         except (nats.errors.Error, OSError) as error:
@@ -188,7 +206,7 @@ class Bus:
 
     async def look(self) -> None:
         """Say in `state` whether a consumer of this machine is missing."""
-        troubles = [await self._trouble_of(kind) for kind in self._queues]
+        troubles = [await self._trouble_of(kind) for kind in list(self._queues)]
         found = next(filter(None, troubles), None)
         if self.state.connected and self.state.trouble != found:
             self._change(msgspec.structs.replace(self.state, trouble=found))
@@ -204,11 +222,12 @@ class Bus:
                 while not closed.is_set():
                     await self.look()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(closed.wait(), _LOOK_AGAIN_S)
+                        async with asyncio.timeout(_LOOK_AGAIN_S):
+                            await closed.wait()
             finally:
                 self._connected.clear()
                 self._client = None
-                await client.close()
+                await client.end()
             # The server has closed it for good, as when this machine's user was taken away.
             await asyncio.sleep(_RETRY_S[-1])
 
@@ -246,11 +265,12 @@ class Bus:
             reconnected_cb=on_return,
             closed_cb=on_close,
         )
-        self._client = client
-        for kind in self._queues:
+        # Whatever is consumed from here on subscribes for itself.
+        self._client, kinds, questions = client, list(self._queues), self._questions
+        for kind in kinds:
             await self._subscribe(client, kind)
-        if self._questions is not None:
-            await client.subscribe(ask_subject(self._settings.name), cb=self._questions.put)
+        if questions is not None:
+            await client.subscribe(ask_subject(self.machine), cb=questions.put)
         await client.flush()
         self._find(client)
 
@@ -290,13 +310,13 @@ class Bus:
 
     def _note(self, error: Exception) -> None:
         """An error beside the connection: mostly a subject that the server's permissions refuse."""
-        found = _DENIED.search(str(error))
+        found = denied_subject(error)
         if found is not None:
-            self._denied[found[2]] = time.monotonic()
+            verb, subject = found
+            self._denied[subject] = time.monotonic()
             while len(self._denied) > _MOST_DENIED:
                 self._denied.popitem(last=False)
-            verb = "publish to" if found[1].lower() == "publish" else "subscribe to"
-            words = f'the server does not let {self._settings.name} {verb} {found[2]}; see "sessiond link admin"'
+            words = f'the server does not let {self._settings.name} {verb} to {subject}; see "sessiond link admin"'
             self._change(msgspec.structs.replace(self.state, trouble=words))
 
     def _usable_client(self) -> ServerClient:
@@ -307,7 +327,7 @@ class Bus:
         return self._client
 
     def _failure(self, error: BaseException, subject: str, began: float, after: str) -> BusError:
-        if self._denied.get(subject, 0.0) >= began:
+        if self._denied.get(subject.lower(), 0.0) >= began:
             return BusError("forbidden", f"the server does not let {self._settings.name} publish to {subject}")
         if isinstance(error, TimeoutError):
             return BusError("timeout", f"the server {self._settings.address} did not answer: {after}")
@@ -326,7 +346,7 @@ class Bus:
             return BusError(
                 "full", f"the stream {self._settings.stream} is full; its limit or the server's disk has to grow"
             )
-        if error.code == 404 or error.err_code == 10059:
+        if error.err_code == _NO_STREAM:
             return self._no_stream()
         said = quote(error.description or str(error))
         return BusError("refused", f"the server {self._settings.address} refuses it: {said}")
@@ -338,11 +358,12 @@ class Bus:
         began = time.monotonic()
         try:
             client = self._usable_client()
-            await client.jsm().consumer_info(self._settings.stream, name, timeout=REQUEST_TIMEOUT_S)
+            asking = client.jsm().consumer_info(self._settings.stream, name, timeout=REQUEST_TIMEOUT_S)
+            await _cancellable(asking)
         except nats.js.errors.ServiceUnavailableError:
             return self._no_stream().message
         except APIError as error:
-            if error.code != 404:
+            if error.code != 404 or error.err_code == _NO_STREAM:
                 return self._refusal(error).message
             return f'the server has no consumer {name}: nothing of that kind arrives; see "sessiond link admin"'
         except (nats.errors.Error, OSError) as error:
@@ -351,6 +372,22 @@ class Bus:
         except BusError:
             return None
         return None
+
+
+async def _cancellable(asking: Awaitable[T]) -> T:
+    """What is answered. In Python 3.11 `asyncio.wait_for`, with which the library waits, forgets that its task was
+    cancelled if the answer comes at the same time, and such a task would go on for ever.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    answer = await asking
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return answer
+
+
+async def _finish(subscribing: Coroutine[Any, Any, object]) -> None:
+    await subscribing
 
 
 async def _work(queue: asyncio.Queue[Arrival], handler: Handler) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ PING_INTERVAL_S: Final = 10
 CONNECT_TIMEOUT_S: Final = 5
 # What is sent while the connection is away for a moment; more is refused, and its sender keeps it.
 PENDING_BYTES: Final = 16 << 20
+_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -59,11 +61,43 @@ class ServerClient(Client):
 
     wants_tls = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched: dict[str, asyncio.Future[None]] = {}
+
+    def watch_denial(self, subject: str) -> asyncio.Future[None]:
+        """Done when the server says that the subject is forbidden: what was published there is answered by nobody."""
+        watching = self._watched[subject.lower()] = asyncio.get_running_loop().create_future()
+        return watching
+
+    async def end(self) -> None:
+        """Close it, also where it was never let in: the library leaves the socket of such a connection open."""
+        await self.close()
+        for writer in (getattr(self._transport, name, None) for name in ("_io_writer", "_bare_io_writer")):
+            if writer is not None:
+                writer.transport.abort()
+        await asyncio.sleep(0)  # the loop closes it in its next round
+
+    def note(self, error: Exception) -> None:
+        """An error that came beside the answers."""
+        denied = denied_subject(error)
+        watching = self._watched.pop(denied[1], None) if denied else None
+        if watching is not None and not watching.done():
+            watching.set_result(None)
+
     def _connect_command(self) -> bytes:
         info: dict[str, Any] = self._server_info
         if self.wants_tls and not info.get("tls_required"):
             raise nats.errors.SecureConnWantedError
         return super()._connect_command()
+
+
+def denied_subject(error: Exception) -> tuple[str, str] | None:
+    """`publish` or `subscribe`, and the subject that the server's permissions refuse, in lower case, as the library has
+    it; None for any other error.
+    """
+    found = _DENIED.search(str(error))
+    return None if found is None else ("publish" if found[1].lower() == "publish" else "subscribe", found[2].lower())
 
 
 def server_facts(client: Client) -> dict[str, Any]:
@@ -120,6 +154,16 @@ def read_seed(path: Path) -> str:
     return seeds[0]
 
 
+def new_seed() -> str:
+    """The seed of a new nkey of a user. LinkError where the package for it is missing."""
+    try:
+        import nkeys
+    except ImportError:
+        raise LinkError("nkeys need the package nkeys: pip install 'sessiond[link]'") from None
+    seed: bytes = bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
+    return seed.decode()
+
+
 def public_nkey(seed: str, whence: str) -> str:
     """The public nkey (`U...`) of a seed, for the configuration of the server."""
     try:
@@ -162,7 +206,7 @@ def make_client(settings: ServerSettings) -> ServerClient:
     return client
 
 
-async def connect_once(settings: ServerSettings, on_error: Callable[[Exception], None] | None = None) -> ServerClient:
+async def connect_once(settings: ServerSettings) -> ServerClient:
     """A client that is connected. BusError for the first reason why it is not, instead of trying again."""
     client = make_client(settings)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -170,8 +214,8 @@ async def connect_once(settings: ServerSettings, on_error: Callable[[Exception],
     async def report(error: Exception) -> None:
         if not failed.done():
             failed.set_exception(in_words(error, settings))
-        elif on_error is not None:
-            on_error(error)
+        else:
+            client.note(error)
 
     connecting = asyncio.ensure_future(client.connect(**options_of(settings), error_cb=report))
     try:
@@ -179,7 +223,7 @@ async def connect_once(settings: ServerSettings, on_error: Callable[[Exception],
         if failed.done():
             connecting.cancel()
             await asyncio.wait((connecting,))
-            await client.close()
+            await client.end()
         else:
             failed.set_result(None)
     finally:
@@ -218,6 +262,8 @@ def in_words(error: BaseException, settings: ServerSettings) -> BusError:
             return BusError("unreachable", f"{where} is not reachable: nothing listens there; is nats-server running?")
         case TimeoutError():
             return BusError("unreachable", f"{where} is not reachable: it does not answer")
+        case ConnectionError() | nats.errors.UnexpectedEOF() if settings.uses_tls:
+            return BusError("unreachable", f"{where} hangs up; see that it knows the authority of link.certificate")
         case OSError():
             return BusError("unreachable", f"{where} is not reachable: {reason_of(error)}")
     lowered = text.lower()

@@ -175,7 +175,7 @@ async def set_up(
     except nats.errors.Error as error:
         raise in_words(error, settings) from None
     finally:
-        await client.close()
+        await client.end()
 
 
 def _without_jetstream(settings: ServerSettings, error: APIError | None) -> str:

@@ -1,0 +1,461 @@
+"""The bus against a real nats-server: open, with TLS and with nkeys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+
+import pytest
+from nats.aio.client import Client
+from support.buses import Watched, bus_of
+from support.nats_server import Mode, NatsServer
+from support.patience import PATIENCE_S
+
+from sessiond.link.bus import Arrival, open_bus
+from sessiond.link.connecting import connect_once
+from sessiond.link.failures import BusError, LinkError
+from sessiond.link.server_setup import set_up
+from sessiond.link.subjects import Address, Kind, stream_subject, token_of
+
+REC = stream_subject("lap", "mars", "rec", "session")
+MODES = pytest.mark.parametrize("mode", ["open", "tls", "nkeys"])
+
+
+def run(test: object) -> None:
+    asyncio.run(test)  # type: ignore[arg-type]
+
+
+async def refuse(work: object) -> BusError:
+    with pytest.raises(BusError) as refused:
+        await work  # type: ignore[misc]
+    return refused.value
+
+
+@MODES
+def test_a_message_arrives_once_and_a_machine_is_asked(nats_server: type[NatsServer], mode: Mode) -> None:
+    server = nats_server(mode).start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars", "rec") as mars:
+            stored = [await lap.bus.publish(REC, b"one", msg_id="1") for _ in range(2)]
+            assert stored == [True, False]
+            assert await lap.bus.publish(REC, b"two")
+            first, second = await mars.next(), await mars.next()
+            assert (first.address, first.data, first.attempt) == (
+                Address("lap", "mars", "rec", token_of("session")),
+                b"one",
+                1,
+            )
+            assert second.data == b"two"
+
+            async def answer(question: bytes) -> bytes | None:
+                return b"answer to " + question if question else None
+
+            mars.bus.answer(answer)
+            await answered_by(mars, lap)
+            assert await lap.bus.request("mars", b"q") == b"answer to q"
+            assert (await refuse(mars.bus.request("lap", b"q"))).trouble == "nobody"
+            assert (await refuse(lap.bus.request("mars", b"", timeout_s=0.1))).trouble == "timeout"
+            assert [state.connected for state in lap.states] == [True]
+
+    run(test())
+
+
+async def answered_by(asked: Watched, asking: Watched) -> None:
+    """Until the machine that began to answer after it was connected has told the server so."""
+    assert asked.bus.state.connected
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(BusError):
+                await asking.bus.request(asked.bus.machine, b"q")
+                return
+
+
+def test_what_was_not_acknowledged_comes_again_when_it_is_asked_for(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars") as mars:
+            mars.take("cmd", acknowledge=False)
+            await lap.bus.publish(stream_subject("lap", "mars", "cmd", "1"), b"do")
+            for attempt in (1, 2, 3):
+                arrival = await mars.next()
+                assert (arrival.data, arrival.attempt) == (b"do", attempt)
+                await arrival.extend()
+                await arrival.retry(0.01)
+            arrival = await mars.next()
+            await arrival.drop()
+            await lap.bus.publish(stream_subject("lap", "mars", "cmd", "2"), b"other")
+            assert (await mars.next()).data == b"other"
+
+    run(test())
+
+
+def test_each_kind_has_its_own_line_and_other_machines_do_not_see_it(nats_server: type[NatsServer]) -> None:
+    server = nats_server("open", "lap", "mars", "moon").start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with (
+            bus_of(server, "lap") as lap,
+            bus_of(server, "mars", "rec", "ask") as mars,
+            bus_of(server, "moon", "rec", "ask") as moon,
+        ):
+            kinds: tuple[Kind, ...] = ("rec", "ask")
+            for receiver in ("mars", "moon"):
+                for kind in kinds:
+                    await lap.bus.publish(stream_subject("lap", receiver, kind, "s"), f"{receiver} {kind}".encode())
+            for watched, name in ((mars, "mars"), (moon, "moon")):
+                came = {(await watched.next()).data for _ in kinds}
+                assert came == {f"{name} {kind}".encode() for kind in kinds}
+                assert watched.arrived.empty()
+
+    run(test())
+
+
+def test_a_slow_handler_of_one_kind_does_not_hold_up_another(nats_server: type[NatsServer]) -> None:
+    """A live message behind a catch-up of gigabytes in the same consumer waited for more than a second."""
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars", "rec") as mars:
+            begun, done = asyncio.Event(), asyncio.Event()
+
+            async def work(arrival: Arrival) -> None:
+                begun.set()
+                await done.wait()
+                await arrival.ack()
+
+            mars.bus.consume("ask", work)
+            await lap.bus.publish(stream_subject("lap", "mars", "ask", "s"), b"long")
+            async with asyncio.timeout(PATIENCE_S):
+                await begun.wait()
+            await lap.bus.publish(REC, b"live")
+            assert (await mars.next()).data == b"live"
+            done.set()
+
+    run(test())
+
+
+def test_a_server_that_is_killed_comes_back_and_nothing_is_lost(nats_server: type[NatsServer]) -> None:
+    server = nats_server("tls").start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars", "rec") as mars:
+            for round_ in range(3):
+                await lap.bus.publish(REC, b"%d before" % round_)
+                assert (await mars.next()).data == b"%d before" % round_
+                server.kill()
+                await lap.state(lambda state: not state.connected)
+                await mars.state(lambda state: not state.connected)
+                refused = await refuse(lap.bus.publish(REC, b"while it is away"))
+                assert (refused.trouble, "server 127.0.0.1" in refused.message) == ("unreachable", True)
+                server.start()
+                await lap.state(lambda state: state.connected)
+                await lap.bus.publish(REC, b"%d after" % round_)
+                came = (await mars.next()).data
+                if came == b"%d before" % round_:  # its acknowledgement was killed with the server
+                    came = (await mars.next()).data
+                assert came == b"%d after" % round_
+
+    run(test())
+
+
+def test_a_message_for_a_machine_that_is_away_waits_for_it(nats_server: type[NatsServer]) -> None:
+    server = nats_server("nkeys").start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap:
+            for number in range(200):
+                await lap.bus.publish(REC, b"%d" % number)
+            server.stop()
+            server.start()
+            async with bus_of(server, "mars", "rec") as mars:
+                assert [int((await mars.next()).data) for _ in range(200)] == list(range(200))
+
+    run(test())
+
+
+def test_a_link_begins_before_its_server_and_says_what_it_waits_for(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+    server.stop()
+
+    async def test() -> None:
+        async with bus_of(server, "lap", connected=False) as lap:
+            state = await lap.state(lambda state: state.trouble is not None)
+            assert not state.connected
+            assert state.trouble == (
+                f"the server 127.0.0.1:{server.port} is not reachable: nothing listens there; is nats-server running?"
+            )
+            server.start()
+            assert (await lap.state(lambda state: state.connected)).server_version
+            refused = await refuse(lap.bus.publish(REC, b""))
+            assert refused.trouble == "no_stream"
+            assert "has no stream X (any more), or JetStream is off" in refused.message
+
+    run(test())
+
+
+def test_a_missing_consumer_is_said_and_served_as_soon_as_it_is_made(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), ["lap"])
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars", "rec") as mars:
+            state = await mars.state(lambda state: state.trouble is not None)
+            assert (state.connected, "the server has no consumer mars-rec" in str(state.trouble)) == (True, True)
+            await lap.bus.publish(REC, b"waits")
+            await set_up(server.settings(), server.machines)
+            assert (await mars.next()).data == b"waits"
+            await mars.bus.look()
+            assert mars.bus.state.trouble is None
+
+    run(test())
+
+
+def test_a_full_stream_says_so_at_once_and_goes_on_when_there_is_room(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines, max_bytes=100_000)
+        async with bus_of(server, "lap") as lap:
+            await lap.bus.publish(REC, bytes(60_000))
+            refused = await refuse(lap.bus.publish(REC, bytes(60_000)))
+            assert (refused.trouble, refused.message) == (
+                "full",
+                "the stream X is full; its limit or the server's disk has to grow",
+            )
+            async with bus_of(server, "mars", "rec") as mars:
+                await mars.next()
+                await emptied(server)
+                assert await lap.bus.publish(REC, bytes(60_000))
+
+    run(test())
+
+
+async def emptied(server: NatsServer) -> None:
+    """Until the server has removed what was acknowledged."""
+    client = await connect_once(server.settings())
+    async with asyncio.timeout(PATIENCE_S):
+        left = 1
+        while left:
+            left = (await client.jsm().stream_info("X")).state.messages
+    await client.close()
+
+
+def test_a_deleted_stream_is_said_in_words(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap", "rec") as lap:
+            client = await connect_once(server.settings())
+            await client.jsm().delete_stream("X")
+            await client.close()
+            refused = await refuse(lap.bus.publish(REC, b""))
+            assert (refused.trouble, "has no stream X (any more)" in refused.message) == ("no_stream", True)
+            await lap.bus.look()
+            assert "has no stream X (any more)" in str(lap.bus.state.trouble)
+            await set_up(server.settings(), server.machines)
+            assert await lap.bus.publish(REC, b"again")
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+def test_a_machine_may_publish_as_itself_alone_and_is_told_so(nats_server: type[NatsServer], mode: Mode) -> None:
+    server = nats_server(mode).start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap:
+            forged = stream_subject("mars", "lap", "rec", "s")
+            refused = await refuse(lap.bus.publish(forged, b"", timeout_s=0.5))
+            assert (refused.trouble, refused.message) == (
+                "forbidden",
+                f"the server does not let lap publish to {forged}",
+            )
+            assert lap.bus.state.trouble == f'{refused.message}; see "sessiond link admin"'
+            refused = await refuse(lap.bus.request("moon", b"", timeout_s=0.5))
+            assert refused.trouble == "forbidden"
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+def test_what_the_configuration_forbids_a_machine(nats_server: type[NatsServer], mode: Mode) -> None:
+    """Each of these would let it read what is for others, speak for them, or have its way with the stream."""
+    server = nats_server(mode).start()
+    consumer = json.dumps({"stream_name": "X", "config": {"durable_name": "x", "ack_policy": "explicit"}})
+    asked = {
+        "$JS.API.CONSUMER.CREATE.X.x": consumer,
+        "$JS.API.CONSUMER.DURABLE.CREATE.X.x": consumer,
+        "$JS.API.CONSUMER.DELETE.X.mars-rec": "",
+        "$JS.API.CONSUMER.INFO.X.mars-rec": "",
+        "$JS.API.CONSUMER.MSG.NEXT.X.mars-rec": "",
+        "$JS.API.STREAM.INFO.X": "",
+        "$JS.API.STREAM.PURGE.X": "",
+        "$JS.API.STREAM.DELETE.X": "",
+        "$JS.API.STREAM.MSG.GET.X": '{"seq": 1}',
+        "$JS.API.STREAM.MSG.DELETE.X": '{"seq": 1}',
+        "$JS.API.DIRECT.GET.X": '{"seq": 1}',
+        "$JS.ACK.X.mars-rec.1.1.1.1.0": "+ACK",
+        "x.mars.lap.rec.0": "",
+        "_INBOX.mars.rec": "",
+    }
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap:
+            await lap.bus.publish(REC, b"for mars")
+        client = await connect_once(server.settings("lap"))
+        for subject, data in asked.items():
+            denied = client.watch_denial(subject)
+            await client.publish(subject, data.encode(), reply="_INBOX.lap.x")
+            async with asyncio.timeout(PATIENCE_S):
+                await denied
+        for subject in ("x.>", ">", "_INBOX.mars.rec", "_INBOX.>", "ask.mars", "$JS.EVENT.>"):
+            denied = client.watch_denial(subject)
+            await client.subscribe(subject)
+            async with asyncio.timeout(PATIENCE_S):
+                await denied
+        await client.close()
+        async with bus_of(server, "mars", "rec") as mars:
+            assert (await mars.next()).data == b"for mars"
+
+    run(test())
+
+
+def test_what_was_put_into_the_inbox_by_hand_is_no_message(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars", "rec") as mars:
+            client = Client()
+            await client.connect(server.url)
+            await client.publish("_INBOX.mars.rec", b"forged", reply="$JS.ACK.X.mars-rec.1.1.1.1.0")
+            await client.publish("_INBOX.mars.rec", b"forged", reply="x.mars.lap.rec.0")
+            await client.publish("_INBOX.mars.rec", b"forged")
+            await client.close()
+            await lap.bus.publish(REC, b"true")
+            assert (await mars.next()).data == b"true"
+            assert mars.arrived.empty()
+
+    run(test())
+
+
+def test_what_a_handler_raises_ends_the_link(nats_server: type[NatsServer]) -> None:
+    """Also an OSError, which the library would take for one of its own."""
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+
+        async def fail(arrival: Arrival) -> None:
+            raise OSError(28, "No space left on device", arrival.address.kind)
+
+        async with open_bus(server.settings("mars"), lambda state: None) as mars, bus_of(server, "lap") as lap:
+            mars.consume("rec", fail)
+            await mars.wait_connected()
+            await lap.bus.publish(REC, b"")
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.Event().wait()
+
+    with pytest.raises(BaseExceptionGroup) as ended:
+        run(test())
+    assert ended.group_contains(OSError, match="No space left")
+
+
+@MODES
+def test_a_message_that_the_server_would_refuse_is_not_sent(nats_server: type[NatsServer], mode: Mode) -> None:
+    """The server would end the connection."""
+    server = nats_server(mode).start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap:
+            refused = await refuse(lap.bus.publish(REC, bytes(1_048_577)))
+            assert refused.trouble == "too_large"
+            assert await lap.bus.publish(REC, bytes(1_000_000), msg_id="longest")
+            assert [state.connected for state in lap.states] == [True]
+
+    run(test())
+
+
+def test_a_server_that_offers_no_tls_is_told_nothing(nats_server: type[NatsServer]) -> None:
+    """Whoever stands between takes away the line that asks for TLS, and reads along; the library would go on."""
+    server = nats_server("open").start()
+    tls = nats_server("tls")
+
+    async def test() -> None:
+        settings = tls.settings("lap")
+        tls.port = server.port
+        settings = tls.settings("lap")
+        refused = await refuse(connect_once(settings))
+        assert "offers no TLS" in refused.message
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("mode", "spoiled", "words"),
+    [
+        ("tls", "ca.pem", "link.ca: .* cannot be used: it holds no PEM"),
+        ("tls", "lap.pem", "link.certificate: .* cannot be used: it holds no PEM"),
+        ("tls", "lap.key", "link.certificate: .* cannot be used: it holds no PEM"),
+        ("nkeys", "lap.nk", "link.nkeySeed: .* has no line with the seed of a user"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    nats_server: type[NatsServer], mode: Mode, spoiled: str, words: str
+) -> None:
+    server = nats_server(mode)
+
+    async def test() -> None:
+        async with open_bus(server.settings("lap"), lambda state: None):
+            pass
+
+    (server.folder / spoiled).write_text("spoiled")
+    with pytest.raises(LinkError, match=words):
+        run(test())
+    (server.folder / spoiled).unlink()
+    with pytest.raises(LinkError, match="No such file or directory"):
+        run(test())
+
+
+def test_a_key_of_another_certificate_and_a_changed_seed_are_noticed(nats_server: type[NatsServer]) -> None:
+    tls, nkeys = nats_server("tls"), nats_server("nkeys")
+    (tls.folder / "lap.key").write_bytes((tls.folder / "mars.key").read_bytes())
+    with pytest.raises(LinkError, match="the key is of another certificate"):
+        run(connect_once(tls.settings("lap")))
+    seed = nkeys.folder / "lap.nk"
+    text = seed.read_text().strip()
+    seed.write_text(text[:20] + ("A" if text[20] != "A" else "B") + text[21:])
+    with pytest.raises(LinkError, match="the seed is damaged"):
+        run(connect_once(nkeys.settings("lap")))
+
+
+def test_a_machine_that_the_server_does_not_know_is_told_so(nats_server: type[NatsServer]) -> None:
+    tls, nkeys = nats_server("tls", "lap"), nats_server("nkeys", "lap")
+    other_tls, other_nkeys = nats_server("tls", "lap", "moon"), nats_server("nkeys", "lap", "moon")
+
+    async def test() -> None:
+        other_tls.port, other_nkeys.port = tls.start().port, nkeys.start().port
+        refused = await refuse(connect_once(other_nkeys.settings("moon")))
+        assert "does not let moon in: its configuration has no such user" in refused.message
+        refused = await refuse(connect_once(other_tls.settings("moon")))
+        assert "has a certificate that cannot be verified" in refused.message
+        (other_tls.folder / "ca.pem").write_bytes((tls.folder / "ca.pem").read_bytes())
+        # With TLS 1.3 the server hangs up after the handshake.
+        refused = await refuse(connect_once(other_tls.settings("moon")))
+        assert refused.trouble == "unreachable"
+        assert "link.certificate" in refused.message
+
+    run(test())

@@ -1,0 +1,127 @@
+"""The printed configuration works as it is printed, and what is made is what was wanted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from nats.js import api
+from support.nats_server import Mode, NatsServer
+
+from sessiond.link.connecting import ServerSettings, connect_once
+from sessiond.link.failures import BusError
+from sessiond.link.server_setup import (
+    differences,
+    server_configuration,
+    set_up,
+    wanted_consumer,
+    wanted_consumers,
+    wanted_stream,
+)
+from sessiond.link.subjects import KINDS
+
+MODES = pytest.mark.parametrize("mode", ["open", "tls", "nkeys"])
+
+
+@MODES
+def test_it_is_made_once_and_found_as_it_has_to_be_later(nats_server: type[NatsServer], mode: Mode) -> None:
+    server = nats_server(mode).start()
+    made = asyncio.run(set_up(server.settings(), server.machines))
+    assert [(step.what, step.done) for step in made] == [
+        ("stream X", "made"),
+        *((f"consumer {machine}-{kind}", "made") for machine in ("lap", "mars") for kind in KINDS),
+    ]
+    again = asyncio.run(set_up(server.settings(), [*server.machines, "moon"]))
+    assert [step.done for step in again] == ["as it has to be"] * 11 + ["made"] * 5
+
+
+def test_what_is_otherwise_is_changed_in_place_or_made_anew(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def spoil() -> None:
+        client = await connect_once(server.settings())
+        manager = client.jsm()
+        await manager.add_stream(wanted_stream("X", max_bytes=1 << 20))
+        pending, pulled = wanted_consumer("lap", "rec"), wanted_consumer("lap", "row")
+        pending.max_ack_pending = 1
+        pulled.deliver_subject = None
+        for consumer in (pending, pulled):
+            await manager.add_consumer("X", consumer)
+        await client.end()
+
+    asyncio.run(spoil())
+    steps = {step.what: step.done for step in asyncio.run(set_up(server.settings(), ["lap"]))}
+    assert steps == {
+        "stream X": "changed",
+        "consumer lap-rec": "changed",
+        "consumer lap-row": "made anew",
+        **{f"consumer lap-{kind}": "made" for kind in ("cmd", "ans", "ask")},
+    }
+    assert {step.done for step in asyncio.run(set_up(server.settings(), ["lap"]))} == {"as it has to be"}
+
+
+def test_a_consumer_that_the_server_made_otherwise_is_noticed() -> None:
+    """An older server leaves out what it does not know, and says nothing."""
+    wanted = wanted_consumer("lap", "rec")
+    found = api.ConsumerConfig.from_response(wanted.as_dict())
+    assert differences(wanted, found) == []
+    found.filter_subject = None
+    found.max_ack_pending = 1000
+    assert differences(wanted, found) == [
+        "filter_subject: None, not x.*.lap.rec.*",
+        "max_ack_pending: 1000, not 64",
+    ]
+
+
+def test_filters_of_machines_and_kinds_do_not_overlap() -> None:
+    """Work-queue retention has one reader for each message."""
+    filters = [consumer.filter_subject for consumer in wanted_consumers(["lap", "mars", "mars-2"])]
+    assert len(set(filters)) == 3 * len(KINDS)
+    assert all(str(one).count("*") == 2 for one in filters)
+
+
+def test_a_server_without_jetstream_is_named(nats_server: type[NatsServer]) -> None:
+    server = nats_server()
+    server.replacements = {"jetstream {": "ignored_block {"}
+    configuration = server.configuration()
+    begin = configuration.index("ignored_block {")
+    block = configuration[begin : configuration.index("}", begin) + 1]
+    server.replacements = {block.replace("ignored_block", "jetstream"): ""}
+    server.start()
+    with pytest.raises(BusError, match=r"has JetStream switched off.*needs a block") as refused:
+        asyncio.run(set_up(server.settings(), server.machines))
+    assert refused.value.trouble == "no_stream"
+
+
+@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+def test_a_machine_is_not_the_administrator(nats_server: type[NatsServer], mode: Mode) -> None:
+    server = nats_server(mode).start()
+    with pytest.raises(BusError, match="may have no right to make streams"):
+        asyncio.run(set_up(server.settings("lap"), server.machines))
+
+
+def test_a_stream_larger_than_the_disk_is_refused_in_words(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+    with pytest.raises(BusError, match=r"the server 127.0.0.1:.* refuses it: 'insufficient storage"):
+        asyncio.run(set_up(server.settings(), server.machines, max_bytes=1 << 60))
+
+
+def test_nobody_there_is_said_at_once() -> None:
+    settings = ServerSettings(name="admin", server="nats://127.0.0.1:1")
+    with pytest.raises(BusError, match="nothing listens there; is nats-server running"):
+        asyncio.run(set_up(settings, ["lap"]))
+    settings = ServerSettings(name="admin", server="nats://no-such-machine.invalid:4222")
+    with pytest.raises(BusError, match=r"is not found: there is no machine of that name|is not reachable"):
+        asyncio.run(set_up(settings, ["lap"]))
+
+
+def test_the_configuration_gives_a_machine_what_is_its_own_alone() -> None:
+    text = server_configuration(["lap", "mars", "moon"], stream="X")
+    line = text[text.index('user: "lap"') : text.index('user: "mars"')]
+    for part in ('publish: ["x.lap.>", "ask.mars", "ask.moon", "$JS', 'subscribe: ["_INBOX.lap.>", "ask.lap"]'):
+        assert part in line
+    assert "CREATE" not in text
+    assert "mars-" not in line
+    assert 'user: "admin" }' in text
+    nkeys = server_configuration(["lap"], stream="X", nkeys={"lap": "UABC"})
+    assert ('nkey: "UABC"' in nkeys, 'nkey: "THE-PUBLIC-NKEY-OF-admin"' in nkeys, "tls" in nkeys) == (True, True, False)
