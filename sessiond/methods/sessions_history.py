@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -139,16 +140,27 @@ async def _list_queued(
     """The messages that wait, as far as they fit into what is left of the page."""
     if not _tells_of_now(params):
         return []
-    left, ids, messages = params.max_bytes - page.bytes, [], []
-    for run in ctx.services.supervisor.waiting_messages(session.key):
-        message = msgspec.json.encode(run.request.message)
-        if len(message) > left:
-            message = history.omit_large(message)
-        left -= len(message)
-        if left < 0:
-            break
-        ids.append(run.run_id)
-        messages.append(msgspec.Raw(message))
+    waiting = ctx.services.supervisor.waiting_messages(session.key)
+    if not waiting:
+        return []
+    ids: list[str] = []
+    messages: list[msgspec.Raw] = []
+
+    def encode_each() -> Iterator[None]:
+        left = params.max_bytes - page.bytes
+        for run in waiting:
+            message = msgspec.json.encode(run.request.message)
+            if len(message) > left:
+                message = history.omit_large(message)
+            left -= len(message)
+            if left < 0:
+                return
+            ids.append(run.run_id)
+            messages.append(msgspec.Raw(message))
+            yield
+
+    # In a thread: a message of 15 MB takes 12 ms.
+    await ctx.services.masking.run(encode_each())
     shown, _ = await ctx.services.mask_messages(ctx.caller, messages)
     return [QueuedMessage(run_id, message) for run_id, message in zip(ids, shown, strict=True)]
 

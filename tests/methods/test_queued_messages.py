@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,21 @@ from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 
 from sessiond.model.caller import Caller
+from sessiond.store.time_slicer import TimeSlicer
+from sessiond.tasks import run_in_thread
 
 KEY = "agent:alice:main"
 SECRET = "sk-ant-api03-" + "a" * 24
+
+
+class CountedSlices:
+    """Runs what is for a worker thread, and counts it."""
+
+    count = 0
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.count += 1
+        return await run_in_thread(function, *args)
 
 
 async def test_messages_that_wait_are_told_until_they_are_in_the_transcript(tmp_path: Path) -> None:
@@ -50,6 +63,13 @@ async def test_messages_that_wait_are_told_until_they_are_in_the_transcript(tmp_
         assert "queued" not in await page(includeRuns=True, cursor=now["cursor"])
         (_, large) = (await page(includeRuns=True, maxBytes=1024))["queued"]
         assert large["message"]["omitted"]["bytes"] > 2000
+        # They may be long, so they are not made into JSON on the event loop.
+        slices = CountedSlices()
+        parts.services.masking = TimeSlicer(slices.run_sync)
+        assert (await page(includeRuns=True, limit=1))["queued"] == now["queued"]
+        assert slices.count == 1
+        assert "queued" not in await page()
+        assert slices.count == 1
         reader = Caller(kind="token", session_key=KEY, agent_id="alice", scopes=frozenset({"read"}))
         async with parts.connect(reader) as other:
             masked = (await other.call("chat.history", sessionKey=KEY, includeRuns=True))["queued"]
