@@ -17,7 +17,7 @@ from sessiond.model.hook import ENDING, EVENTS, STARTING, TURNING, is_live
 from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.record import HOOK
 from sessiond.questions.desk import QuestionDesk
-from sessiond.questions.terminal_decisions import TerminalDecisions, ToolUse
+from sessiond.questions.terminal_decisions import ExpectedDecision, TerminalDecisions, ToolUse
 from sessiond.store.catalog import Session
 from sessiond.store.store import Custom, SessionStore
 
@@ -81,7 +81,9 @@ class Attending:
 
         def watch(question_id: str) -> None:
             if use is not None and self._nursery is not None:
-                self._nursery.start_soon(self._withdraw_when_decided, question_id, key, use, since_ms, watching)
+                # Here and not in the task: Trio does not promise an order of tasks, and questions have one.
+                expected = self._decisions.expect(key, use, since_ms)
+                self._nursery.start_soon(self._withdraw_when_decided, question_id, expected, watching)
 
         try:
             return await self._desk.ask(session, draft, timeout_s=timeout_s, on_open=watch)
@@ -89,10 +91,10 @@ class Attending:
             watching.cancel()
 
     async def _withdraw_when_decided(
-        self, question_id: str, key: str, use: ToolUse, since_ms: int, watching: trio.CancelScope
+        self, question_id: str, expected: ExpectedDecision, watching: trio.CancelScope
     ) -> None:
         with watching:
-            await self._decisions.wait(key, use, since_ms)
+            await self._decisions.wait(expected)
             await self._desk.withdraw(question_id, DECIDED_THERE)
 
     async def _withdraw_open(self, session: Session) -> None:

@@ -35,13 +35,13 @@ class ToolUse(msgspec.Struct, frozen=True):
     call_id: str | None = None
 
 
-class _Watch:
-    """One question's wait for the result of its call. `ended_before`: the calls that had a result at its start."""
+class ExpectedDecision:
+    """A question of the session `key` about a call. `ended_before`: the calls that had a result when it was asked."""
 
-    __slots__ = ("call_id", "ended_before", "since_ms", "use")
+    __slots__ = ("call_id", "ended_before", "key", "since_ms", "use")
 
-    def __init__(self, use: ToolUse, since_ms: int) -> None:
-        self.use, self.since_ms, self.call_id = use, since_ms, use.call_id
+    def __init__(self, key: str, use: ToolUse, since_ms: int) -> None:
+        self.key, self.use, self.since_ms, self.call_id = key, use, since_ms, use.call_id
         self.ended_before: set[str] | None = None
 
 
@@ -57,41 +57,52 @@ class TerminalDecisions:
 
     def __init__(self, store: SessionStore, bus: EventBus) -> None:
         self._store, self._bus = store, bus
-        self._watches: dict[str, list[_Watch]] = {}
+        self._expected: dict[str, list[ExpectedDecision]] = {}
         self._taken: deque[str] = deque(maxlen=_TAKEN)
 
-    async def wait(self, key: str, use: ToolUse, since_ms: int) -> None:
-        """Return when the call for which the session `key` asks since that time has a result in its transcript."""
-        watch = _Watch(use, since_ms)
-        watches = self._watches.setdefault(key, [])
-        watches.append(watch)
+    def expect(self, key: str, use: ToolUse, since_ms: int) -> ExpectedDecision:
+        """Note that the session `key` asks about a call since that time, behind all before. `wait` is called next."""
+        expected = ExpectedDecision(key, use, since_ms)
+        all_of_it = self._expected.setdefault(key, [])
+        if use.call_id is not None:
+            self._taken.append(use.call_id)
+            for one in all_of_it:
+                if one.call_id == use.call_id and one.use.call_id is None:
+                    one.call_id = None  # it is another equal call's
+        all_of_it.append(expected)
+        return expected
+
+    async def wait(self, expected: ExpectedDecision) -> None:
+        """Return when the call has a result in the transcript. It is expected no more when this ends."""
+        key, all_of_it = expected.key, self._expected[expected.key]
         try:
             with follow_quietly(self._bus, key) as wake_up:
                 while True:
                     wake_up.event = trio.Event()
                     turn = await _read_turn(self._store, key)
                     # Whoever looks first finds the calls of all, in the order in which they were asked for.
-                    for one in watches:
+                    for one in all_of_it:
                         self._find_call(one, turn)
-                    if watch.call_id in turn.results:
+                    if expected.call_id in turn.results:
                         return
                     await wake_up.event.wait()
         finally:
-            watches.remove(watch)
-            if not watches:
-                self._watches.pop(key, None)
+            all_of_it.remove(expected)
+            if not all_of_it and self._expected.get(key) is all_of_it:
+                del self._expected[key]
 
-    def _find_call(self, watch: _Watch, turn: _CallsOfTurn) -> None:
-        if watch.ended_before is None:
-            watch.ended_before = {ident for ident, at in turn.results.items() if at is None or at < watch.since_ms}
-        if watch.call_id is not None:
+    def _find_call(self, expected: ExpectedDecision, turn: _CallsOfTurn) -> None:
+        since_ms = expected.since_ms
+        if expected.ended_before is None:
+            expected.ended_before = {ident for ident, at in turn.results.items() if at is None or at < since_ms}
+        if expected.call_id is not None:
             return
         for ident, call in turn.calls.items():
             ended_at = turn.results.get(ident)
             # An earlier call's result may be read late; it is no decision about this one.
-            is_over = ident in watch.ended_before or (ended_at is not None and ended_at < watch.since_ms)
-            if not is_over and ident not in self._taken and _is_equal(call, watch.use):
-                watch.call_id = ident
+            is_over = ident in expected.ended_before or (ended_at is not None and ended_at < since_ms)
+            if not is_over and ident not in self._taken and _is_equal(call, expected.use):
+                expected.call_id = ident
                 self._taken.append(ident)
                 return
 

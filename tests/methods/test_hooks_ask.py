@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from support.foreign_daemon import READER, daemon
 from support.hooked import KEY, OPTIONS, Shift, claude_file, claude_line, claude_path, named, report, send_ask
 from support.in_process import Connection
@@ -17,6 +18,7 @@ from support.questions import wait_for_question
 
 from sessiond.clock import iso_ms
 from sessiond.model.caller import Caller
+from sessiond.questions.terminal_decisions import ExpectedDecision, TerminalDecisions, ToolUse
 
 ANSWERER = Caller(kind="token", scopes=frozenset({"list", "answer"}), agent_id="other", token_id="t")
 
@@ -188,6 +190,82 @@ async def test_of_equal_calls_at_once_the_one_that_was_decided_is_withdrawn(tmp_
             hook, request = asking[ident]
             assert (await hook.answer(request))["result"]["outcome"] == "withdrawn"
             await wait_for_open(owner, left)
+
+
+async def decided_first(
+    decisions: TerminalDecisions, uses: list[ToolUse], calls: Calls, ident: str, *, started: list[int]
+) -> int:
+    """Which of the questions about these calls, asked in this order, is decided first when the call has a result. Their
+    waits are started in the order of `started`.
+    """
+    expected = [decisions.expect(KEY, use, 0) for use in uses]
+    decided: list[int] = []
+
+    async def wait(number: int) -> None:
+        await decisions.wait(expected[number])
+        decided.append(number)
+        nursery.cancel_scope.cancel()
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            for number in started:
+                nursery.start_soon(wait, number)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            calls.end(ident, after_s=1)
+    assert decisions._expected == {}
+    return decided[0]
+
+
+async def test_equal_calls_belong_to_questions_in_the_order_in_which_these_were_asked(tmp_path: Path) -> None:
+    calls = Calls(claude_file(tmp_path))
+    names = iter(f"t{number}" for number in range(99))
+    guessed = ToolUse("Bash", calls.given)
+    async with daemon(tmp_path) as (parts, owner):
+        decisions = TerminalDecisions(parts.services.store, parts.services.bus)
+        for decided, expected in ((0, 0), (1, 1)):
+            both = [next(names), next(names)]
+            for ident in both:
+                calls.begin(ident)
+            await wait_for_call(owner, both[1])
+            assert await decided_first(decisions, [guessed] * 2, calls, both[decided], started=[1, 0]) == expected
+            calls.end(both[1 - decided], after_s=1)
+        # A call that is named is nobody else's, whoever looked first.
+        for place, order in ((0, [0, 1]), (0, [1, 0]), (1, [0, 1]), (1, [1, 0])):
+            both = [next(names), next(names)]
+            for ident in both:
+                calls.begin(ident)
+            await wait_for_call(owner, both[1])
+            uses = [guessed, guessed]
+            uses[place] = ToolUse("Bash", calls.given, both[0])
+            assert await decided_first(decisions, uses, calls, both[0], started=order) == place
+            calls.end(both[1], after_s=1)
+
+
+async def test_a_call_that_is_named_late_is_taken_from_who_only_resembles_it(tmp_path: Path) -> None:
+    calls = Calls(claude_file(tmp_path))
+    calls.begin("t1")
+    calls.begin("t2")
+    guessed, known = ToolUse("Bash", calls.given), ToolUse("Bash", calls.given, "t1")
+    decided: list[str] = []
+    async with daemon(tmp_path) as (parts, owner):
+        await wait_for_call(owner, "t2")
+        decisions = TerminalDecisions(parts.services.store, parts.services.bus)
+
+        async def wait(name: str, expected: ExpectedDecision) -> None:
+            await decisions.wait(expected)
+            decided.append(name)
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, "guessed", decisions.expect(KEY, guessed, 0))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                nursery.start_soon(wait, "known", decisions.expect(KEY, known, 0))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                for count, ident in enumerate(("t1", "t2"), 1):
+                    calls.end(ident, after_s=1)
+                    while len(decided) < count:  # noqa: ASYNC110
+                        await trio.sleep(0.005)
+    assert decided == ["known", "guessed"]
 
 
 async def test_two_permissions_at_once_are_answered_each_for_itself(tmp_path: Path) -> None:
