@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import msgspec
 
 from sessiond.methods import sessions_list
 from sessiond.methods.services import Context, Services
-from sessiond.methods.sessions_list import SessionsListParams, SessionsListResult
+from sessiond.methods.sessions_list import SessionsListAnswer, SessionsListParams, SessionsListResult
 from sessiond.model.caller import Caller
 from sessiond.model.row import Row, add_texts
 from sessiond.rpc.method import Method
@@ -20,7 +19,7 @@ from sessiond.sessions import preview
 from sessiond.store.catalog import Session
 
 
-async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
+async def handle(ctx: Context, params: SessionsListParams) -> SessionsListAnswer:
     found, sessions = await sessions_list.list_sessions(ctx, params)
     if not ctx.caller.has("read"):
         return found
@@ -29,19 +28,18 @@ async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult
 
 
 async def add_previews(
-    services: Services, caller: Caller, rows: Sequence[Row], sessions: Sequence[Session]
-) -> list[Row]:
+    services: Services, caller: Caller, rows: Sequence[Row | msgspec.Raw], sessions: Sequence[Session]
+) -> list[Row | msgspec.Raw]:
     """The rows of these sessions with their titles and last messages, as the caller, who may read, sees them."""
     shown = services.masker_for(caller) if services.masks(caller) else None
     async with services.reads(caller):
         previews = await preview.previews(services.store, sessions, shown=shown)
-    shown_rows = [
+    return [
         add_texts(row, texts.text)
         if isinstance(row, msgspec.Raw)
         else msgspec.structs.replace(row, derived_title=texts.title, last_message_preview=texts.last)
-        for row, texts in zip(cast("Sequence[Row | msgspec.Raw]", rows), previews, strict=True)
+        for row, texts in zip(rows, previews, strict=True)
     ]
-    return cast("list[Row]", shown_rows)
 
 
 METHOD = Method(

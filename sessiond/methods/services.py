@@ -182,8 +182,8 @@ class Services:
         rows = (listing.row(self.store, session, caller.agent_id, sight) for session in sessions)
         return [readable_row(row, masks, titled=titled) for row in rows]
 
-    def encoded_rows(self, caller: Caller, sessions: Sequence[Session]) -> Sequence[Row | msgspec.Raw]:
-        """As `rows`; those of a caller who may read everything come as JSON, which is kept."""
+    def kept_rows(self, caller: Caller, sessions: Sequence[Session]) -> Sequence[Row | msgspec.Raw]:
+        """As `rows`, but as JSON where that is kept: for a caller to whom all texts are shown as they are."""
         if self.titles_for(caller) is not title_of:
             return self.rows(caller, sessions)
         sight, agent_id = self.sight_of(caller), caller.agent_id

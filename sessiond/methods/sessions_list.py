@@ -6,7 +6,7 @@ Source: protocol.md, "The agents' tools".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, cast
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -72,6 +72,17 @@ class SessionsListResult(Result, frozen=True, kw_only=True):
     ] = 0
 
 
+class SessionsListAnswer(Result, frozen=True, kw_only=True):
+    """A `SessionsListResult` as it is sent: rows that are kept as JSON are not made anew."""
+
+    count: int
+    sessions: Sequence[Row | msgspec.Raw]
+    visibility: Visibility
+    has_more: bool
+    next_cursor: str | None = None
+    partial: int = 0
+
+
 def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
     """The params as a filter. Unknown kinds are ignored, as documented."""
     kinds = frozenset(kind.strip().lower() for kind in params.kinds or ()) & _KINDS
@@ -97,18 +108,18 @@ def to_filter(ctx: Context, params: SessionsListParams) -> listing.Filter:
     )
 
 
-async def handle(ctx: Context, params: SessionsListParams) -> SessionsListResult:
+async def handle(ctx: Context, params: SessionsListParams) -> SessionsListAnswer:
     answer, _ = await list_sessions(ctx, params)
     return answer
 
 
-async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[SessionsListResult, list[Session]]:
+async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[SessionsListAnswer, list[Session]]:
     """The answer, and the session of each of its rows."""
     store, sight = ctx.services.store, ctx.services.sight_of(ctx.caller)
     found = listing.select(store, sight, to_filter(ctx, params), params.limit)
     with_messages = params.message_limit > 0 and ctx.caller.has("read")
     if not (params.include_cursors or with_messages):
-        return _answer(sight.level, found, ctx.services.encoded_rows(ctx.caller, found.sessions)), found.sessions
+        return _answer(sight.level, found, ctx.services.kept_rows(ctx.caller, found.sessions)), found.sessions
     rows = ctx.services.rows(ctx.caller, found.sessions)
     if params.include_cursors:
         for place, session in enumerate(found.sessions):
@@ -130,11 +141,10 @@ async def list_sessions(ctx: Context, params: SessionsListParams) -> tuple[Sessi
     return _answer(sight.level, found, rows), found.sessions
 
 
-def _answer(visibility: Visibility, found: listing.ListPage, rows: Sequence[Row | msgspec.Raw]) -> SessionsListResult:
-    return SessionsListResult(
+def _answer(visibility: Visibility, found: listing.ListPage, rows: Sequence[Row | msgspec.Raw]) -> SessionsListAnswer:
+    return SessionsListAnswer(
         count=len(rows),
-        # Rows that are JSON already are sent as they are.
-        sessions=cast("list[Row]", rows),
+        sessions=rows,
         visibility=visibility,
         has_more=found.next_place is not None,
         next_cursor=listing.cursor_text(found.next_place) if found.next_place is not None else None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from support.in_process import in_process_daemon
 
+from sessiond.methods.sessions_list import SessionsListAnswer, SessionsListResult
 from sessiond.model.caller import Caller
 
 
@@ -41,3 +42,8 @@ async def test_a_hidden_parent_is_answered_as_none(tmp_path: Path) -> None:
                 assert (found["count"], found["hasMore"], found.get("partial", 0)) == (0, False, 0), hidden
             assert (await client.call("sessions_list", spawnedBy=child))["count"] == 1
         assert (await owner.call("sessions_list", spawnedBy=parent))["sessions"][0]["spawnedBy"] == parent
+
+
+def test_what_is_sent_has_the_members_that_are_documented() -> None:
+    assert SessionsListAnswer.__struct_encode_fields__ == SessionsListResult.__struct_encode_fields__
+    assert SessionsListAnswer.__struct_defaults__ == SessionsListResult.__struct_defaults__
