@@ -55,29 +55,31 @@ class Cursors:
         mac.update(text.encode())
         return mac.hexdigest()
 
-    def _tag(self, session_id: str, offset: int, seq: int, mark: str) -> str:
-        mac = self._keyed.copy()
-        mac.update(f"{session_id}\0{offset}\0{seq}\0{mark}".encode())
-        return mac.hexdigest()
-
     def text(self, session_id: str, inode: int, check: int, position: Position) -> str:
         """The cursor for a place in that session's file; `check` is `transcript.checksum` there."""
         [text] = self.texts(session_id, inode, [(position.offset, position.seq, check)])
         return text
 
     def texts(self, session_id: str, inode: int, places: Iterable[tuple[int, int, int]]) -> list[str]:
-        """As `text`, for each of `(offset, seq, check)`. In one loop: a page of history has 200."""
-        salt, copy = inode ^ (inode >> 32), self._keyed.copy
+        """As `text`, for each of `(offset, seq, check)`."""
+        return self._add_tags(session_id, [(offset, seq, _mark(inode, check)) for offset, seq, check in places])
+
+    def _add_tags(self, session_id: str, places: Iterable[tuple[int, int, str]]) -> list[str]:
+        # In one loop, with the session hashed once: a page of history has 200.
+        keyed = self._keyed.copy()
+        keyed.update(f"{session_id}\0".encode())
+        copy = keyed.copy
         found = []
-        for offset, seq, check in places:
-            mark, mac = f"{(check ^ salt) & 0xFFFFFFFF:08x}", copy()
-            mac.update(f"{session_id}\0{offset}\0{seq}\0{mark}".encode())
+        for offset, seq, mark in places:
+            mac = copy()
+            mac.update(f"{offset}\0{seq}\0{mark}".encode())
             found.append(f"{offset}-{seq}-{mark}{mac.hexdigest()}")
         return found
 
     def belongs_to(self, cursor: Cursor, session_id: str) -> bool:
         """Whether the cursor was made for this session, whatever its file contains now."""
-        return cursor.tag == self._tag(session_id, cursor.offset, cursor.seq, cursor.mark)
+        [text] = self._add_tags(session_id, [(cursor.offset, cursor.seq, cursor.mark)])
+        return text.endswith(cursor.tag)
 
     def is_from_release_0_1(self, cursor: Cursor, session_id: str, inode: int) -> bool:
         """Whether release 0.1 made the cursor for this session's file. Inbox cursors may be years old."""
