@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sessiond.store.catalog import Session
 from sessiond.trigrams import rows
-from sessiond.trigrams.coverage import IndexedFile, is_current
+from sessiond.trigrams.coverage import IndexedFile, is_current, is_of_file
 from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
 from sessiond.trigrams.narrowing import EVERYTHING, CandidateBlock, SessionCandidates
 
@@ -38,8 +38,6 @@ class FoundBlocks:
     What was known is asked for before the database: then the database knows at least as much.
     """
 
-    is_narrowed = True
-
     def __init__(
         self,
         database: IndexDatabase,
@@ -65,14 +63,13 @@ class FoundBlocks:
         left = []
         for session in sessions:
             known = find(session)
-            if known is not None and known.file_id not in by_file:
-                facts = session.entry.file
-                # As `is_current` has it, and all of it: asked of every session, without calls.
-                noted = known.facts
-                is_same = noted is facts or (noted.inode == facts.inode and noted.bytes <= facts.bytes)
-                if is_same and known.epoch == session.epoch and known.indexed_to == facts.folded_to:
-                    continue
-            left.append(session)
+            if (
+                known is None
+                or known.file_id in by_file
+                or not is_of_file(known, session)
+                or known.indexed_to < session.entry.file.folded_to
+            ):
+                left.append(session)
         return left
 
     def find_in(self, session: Session) -> SessionCandidates:

@@ -189,14 +189,15 @@ def name_file(session: Session, device: int, inode: int) -> str:
 
 def is_current(known: IndexedFile, session: Session) -> bool:
     """Whether what is indexed is of the file as the session's entry has it, or as it was before it grew."""
-    return known.file_id > 0 and _is_of(known, session)
+    return known.file_id > 0 and is_of_file(known, session)
 
 
 def _begin(session: Session) -> IndexedFile:
     return IndexedFile(0, 0, 0, session.epoch, session.entry.file)
 
 
-def _is_of(known: IndexedFile, session: Session) -> bool:
+def is_of_file(known: IndexedFile, session: Session) -> bool:
+    """As `is_current`, also where nothing is indexed of the file yet."""
     facts = session.entry.file
     is_same = known.epoch == session.epoch and known.facts.inode == facts.inode
     return is_same and known.indexed_to <= facts.folded_to and known.facts.bytes <= facts.bytes
@@ -210,4 +211,4 @@ def _continues(known: IndexedFile, session: Session) -> bool:
         and facts.mtime_ns != known.facts.mtime_ns
         and not session.folder.makes(session.file_name)
     )
-    return _is_of(known, session) and not is_touched
+    return is_of_file(known, session) and not is_touched

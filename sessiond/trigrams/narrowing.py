@@ -39,9 +39,7 @@ EVERYTHING = SessionCandidates(0, ())
 
 
 class Narrowed(Protocol):
-    """The answer to one query. `is_narrowed`: whether anything need not be looked through."""
-
-    is_narrowed: bool
+    """The answer to one query."""
 
     def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
         """These sessions without those that do not have the text, as far as that is known at once."""
@@ -61,8 +59,6 @@ class SearchIndex(Protocol):
 
 
 class _NotNarrowed:
-    is_narrowed = False
-
     def leave_out(self, sessions: Iterable[Session]) -> list[Session]:
         return list(sessions)
 

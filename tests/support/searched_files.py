@@ -292,8 +292,6 @@ class TruthfulIndex:
 
 
 class _TruthfulNarrowed:
-    is_narrowed = True
-
     def __init__(self, text: str, choose: random.Random) -> None:
         self._text, self._choose = text, choose
 

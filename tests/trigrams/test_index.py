@@ -40,6 +40,7 @@ from sessiond.store.checks import Finding
 from sessiond.store.store import Message, SessionStore
 from sessiond.trigrams.coverage import REST_S
 from sessiond.trigrams.index import _AFTER_TROUBLE_S, TrigramIndex
+from sessiond.trigrams.narrowing import NOT_NARROWED
 
 INDEX = Path("cache", "search.sqlite")
 WORDS = [
@@ -92,7 +93,7 @@ def test_no_line_with_a_text_is_left_out(
             sessions = list(store.catalog.every())
             for query in [*queries, *(text for _, text in (*said, *later))]:
                 narrowed = index.narrow(fold_case(query))
-                assert narrowed.is_narrowed == (len(fold_case(query)) > 2 and "\n" not in query)
+                assert (narrowed is not NOT_NARROWED) == (len(fold_case(query)) > 2 and "\n" not in query)
                 assert [find_missed(narrowed, session, query) for session in sessions] == [[], [], []]
 
     trio.run(check)
@@ -169,7 +170,7 @@ async def test_an_index_that_is_spoiled_while_it_is_used_is_begun_again(tmp_path
             await wait_ready(index)
             assert count_blocks(store, index) == {"s0": 0, "s1": 1, "s2": 0}
             spoil(tmp_path / INDEX)
-            assert not index.narrow("platypus").is_narrowed, how
+            assert index.narrow("platypus") is NOT_NARROWED, how
             assert index.status.state == "building"
         await wait_ready(index)
 
@@ -244,10 +245,10 @@ async def test_what_is_in_doubt_is_removed_before_anything_else_when_there_are_t
         await wait_ready(index)
         threads.refused, threads.asked = ("remove",), []
         change_byte(tmp_path / INDEX, 5000)
-        assert not index.narrow("platypus").is_narrowed
+        assert index.narrow("platypus") is NOT_NARROWED
         await trio.sleep(_AFTER_TROUBLE_S * 2.5)
         assert threads.asked == ["remove"] * 3
-        assert not index.narrow("platypus").is_narrowed
+        assert index.narrow("platypus") is NOT_NARROWED
         threads.refused = ()
         await trio.sleep(_AFTER_TROUBLE_S)
         assert threads.asked[3:5] == ["remove", "open"]
@@ -302,7 +303,7 @@ async def test_the_configuration_takes_it_away_and_brings_it_back(tmp_path: Path
         assert [finding.what for finding in index.findings()] == [
             "there is no index, as it is configured: a search reads every transcript"
         ]
-        assert not index.narrow("platypus").is_narrowed
+        assert index.narrow("platypus") is NOT_NARROWED
         config = BUSY
         index.reconfigure()
         await wait_until((tmp_path / INDEX).exists)
@@ -318,7 +319,7 @@ async def test_without_trigrams_doctor_says_why_searches_are_slow(tmp_path: Path
         (finding,) = index.findings()
         assert finding.level == "warn"
         assert "has no trigrams (FTS5): a search reads every transcript" in finding.what
-        assert not index.narrow("platypus").is_narrowed
+        assert index.narrow("platypus") is NOT_NARROWED
     assert not (tmp_path / INDEX).exists()
 
 
