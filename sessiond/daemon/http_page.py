@@ -178,7 +178,7 @@ async def _events(services: Services, request: HttpRequest) -> Answer:
 
 
 class _RowSink(SseSink):
-    """Rows of changes have what those of `sessions.list` have, but while a run writes, which may change often."""
+    """Rows of changes have what those of `sessions.list` have, but while a run works or waits: it may change often."""
 
     async def complete_params(self, event: Event, params: dict[str, Any]) -> dict[str, Any]:
         row, session = params.get("row"), self.services.store.catalog.by_key.get(event.key)

@@ -150,9 +150,9 @@ class CommitThreads(Generic[T]):
             self._committer_sleeps = False
             self._committer.ring()
         else:
-            self._have_watched()
+            self._call_watcher()
 
-    def _have_watched(self) -> None:
+    def _call_watcher(self) -> None:
         """Have somebody take the committer's place where it does not go on."""
         if not self._watches:
             self._watches = True
@@ -188,7 +188,7 @@ class CommitThreads(Generic[T]):
                 self._committer_sleeps = True
                 return partial(self._sleep, worker, STALL_S if self._begun or self._awaited else -1)
             if self._has_waiting:
-                self._have_watched()
+                self._call_watcher()
             return step
 
     def _take_step(self) -> Step | None:
@@ -317,10 +317,10 @@ class CommitThreads(Generic[T]):
         while not self._closed:
             self._watcher.sleep()
             seen: int | None = -1
-            while (seen := self._look_after_committer(seen)) is not None:
+            while (seen := self._replace_stalled_committer(seen)) is not None:
                 self._watcher.sleep(WATCH_S)
 
-    def _look_after_committer(self, seen: int | None) -> int | None:
+    def _replace_stalled_committer(self, seen: int | None) -> int | None:
         """Replace the committer where it is still at the same step; its step now. None where nobody waits for it.
 
         As long as it goes on, it is looked at again and again: to be asked to costs more.

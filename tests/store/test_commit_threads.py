@@ -354,7 +354,7 @@ def test_a_slow_disk_keeps_no_other_commit_from_being_begun_once_it_is_known(mon
     commits = Commits(sync=sync)
     with started(commits) as threads:
         # Nobody is replaced: a helper waits for the disk.
-        monkeypatch.setattr(threads, "_have_watched", lambda: None)
+        monkeypatch.setattr(threads, "_call_watcher", lambda: None)
         put(threads, "a")
         commits.wait_for_report("a")
         put(threads, "slow")
