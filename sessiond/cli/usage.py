@@ -80,7 +80,7 @@ def _show(by: str, rows: list[dict[str, Any]], totals: dict[str, Any]) -> None:
         count("CACHE READ", "cacheRead", 3),
         count("CACHE WRITE", "cacheWrite", 2),
         count("TOTAL", "totalTokens", 8),
-        Column("COST", lambda row: _dollars(row.get("costUsd")), right=True, keep=7),
+        Column("COST", _cost, right=True, keep=7),
     ]
     if not is_terminal:
         lines(render(columns, rows, on))
@@ -89,24 +89,37 @@ def _show(by: str, rows: list[dict[str, Any]], totals: dict[str, Any]) -> None:
     lines(render([*columns, bars], [*rows, {**totals, "name": "total", "isTotal": True}], on))
     if any(row.get("costUsd") is None for row in rows):
         note("-: neither the transcripts nor models.pricing say what it cost")
+    if any(_is_incomplete(row) for row in (*rows, totals)):
+        note("+: and more, for tokens of which neither the transcripts nor models.pricing say what they cost")
 
 
 def _bar(share: float) -> str:
     return "█" * max(round(min(share, 1.0) * _BAR), 1 if share else 0)
 
 
-def _dollars(cost: float | None) -> str:
-    return "-" if cost is None else f"${cost:,.2f}"
+def _cost(row: dict[str, Any]) -> str:
+    cost = row.get("costUsd")
+    if cost is None:
+        return "-"
+    more = "+" if _is_incomplete(row) else ""
+    return f"<$0.01{more}" if 0 < cost < 0.005 else f"${cost:,.2f}{more}"
+
+
+def _is_incomplete(row: dict[str, Any]) -> bool:
+    """Whether the cost of the row is that of a part of its tokens."""
+    return row.get("costUsd") is not None and bool(row.get("unpricedTokens"))
 
 
 def _write_csv(by: str, rows: list[dict[str, Any]]) -> None:
     """Numbers as they are, and an empty cost where it is not known."""
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow((by, *_SUMS, "costUsd"))
+    table.writerow((by, *_SUMS, "costUsd", "unpricedTokens"))
     for row in rows:
         # A cell that begins so is a formula in a spreadsheet.
-        name = "'" + row["name"] if row["name"][:1] in ("=", "+", "-", "@", "\t", "\r") else row["name"]
-        table.writerow((name, *(row[member] for member in _SUMS), row.get("costUsd", "")))
+        name = one_line(row["name"])
+        name = f"'{name}" if name[:1] in ("=", "+", "-", "@") else name
+        numbers = (row[member] for member in _SUMS)
+        table.writerow((name, *numbers, row.get("costUsd", ""), row.get("unpricedTokens", 0)))
 
 
 COMMAND = Command(

@@ -42,7 +42,10 @@ class UsageFields(Result, frozen=True, kw_only=True, omit_defaults=False):
     cache_read: Annotated[int, says("Tokens read from a cache.")]
     cache_write: Annotated[int, says("Tokens written to a cache.")]
     total_tokens: Annotated[int, says("Their sum.")]
-    cost_usd: Annotated[float | UnsetType, says("Their cost in US dollars, if known.")]
+    cost_usd: Annotated[float | UnsetType, says("Their cost in US dollars, if known.")] = UNSET
+    unpriced_tokens: Annotated[
+        int | UnsetType, says("How many of the tokens have no known cost: `costUsd` is without theirs. Absent if none.")
+    ] = UNSET
 
 
 class SessionUsage(UsageFields, frozen=True, kw_only=True):
@@ -162,6 +165,7 @@ def _fields(usage: UsageSum) -> dict[str, Any]:
         "cache_write": usage.cache_write,
         "total_tokens": usage.total_tokens,
         "cost_usd": UNSET if usage.cost_usd is None else round(usage.cost_usd, _DIGITS),
+        "unpriced_tokens": usage.unpriced_tokens or UNSET,
     }
 
 

@@ -30,7 +30,7 @@ _BYTES_A_NOTED = 12
 
 
 class UsageSum(msgspec.Struct):
-    """A sum. `cost_usd` is None if nothing in it had a cost."""
+    """A sum. `cost_usd` is None if nothing in it had a cost; of `unpriced_tokens` nothing says what they cost."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -38,6 +38,7 @@ class UsageSum(msgspec.Struct):
     cache_write: int = 0
     total_tokens: int = 0
     cost_usd: float | None = None
+    unpriced_tokens: int = 0
 
     def merge(self, other: UsageSum) -> None:
         """Add another sum."""
@@ -46,6 +47,7 @@ class UsageSum(msgspec.Struct):
         self.cache_read += other.cache_read
         self.cache_write += other.cache_write
         self.total_tokens += other.total_tokens
+        self.unpriced_tokens += other.unpriced_tokens
         if other.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
 
@@ -183,9 +185,11 @@ class UsageCount:
             self._add(used, at_ms // DAY_MS, item.model, item.counts, item.cost)
 
     def _add(self, used: UsedSession, day: int, model: str, counts: Counts, cost: float | None) -> None:
+        unpriced = 0
         if cost is None and not (used.session.key in self._stating or used.entry.spawned_by in self._stating):
             cost = price_of(self._pricing, model, Usage(*counts[:4]))
-        more = UsageSum(*counts, cost)
+            unpriced = counts[4] if cost is None else 0
+        more = UsageSum(*counts, cost, unpriced)
         self.totals.merge(more)
         for sums, name in ((self.by_model, model), (self.by_day, _name_day(day))):
             sums.setdefault(name, UsageSum()).merge(more)

@@ -121,6 +121,20 @@ def answer_with_sessions(fake: FakeDaemon, count: int) -> None:
     fake.answers["sessions_list"] = lambda *_: {"sessions": rows, "hasMore": False, "visibility": "all"}
 
 
+def test_a_cost_is_marked_that_is_only_that_of_a_part(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
+    sums = dict.fromkeys(("inputTokens", "outputTokens", "cacheRead", "cacheWrite"), 10) | {"totalTokens": 40}
+    costs = ({"costUsd": 12}, {"costUsd": 0.001, "unpricedTokens": 30}, {"unpricedTokens": 40}, {"costUsd": 0.005})
+    models = [{**sums, **cost, "model": f"\x1b[2J\u202e{number}"} for number, cost in enumerate(costs)]
+    totals = {**sums, "totalTokens": 160, "costUsd": 12.006, "unpricedTokens": 70}
+    fake.answers["sessions.usage"] = lambda *_: {"totals": totals, "byModel": models}
+    _, *rows, dash, plus = terminal("usage", "--by", "model", NO_COLOR="1", COLUMNS="100").splitlines()
+    assert [row.split()[6] for row in rows] == ["$12.00", "<$0.01+", "-", "$0.01", "$12.01+"]
+    assert rows[0].startswith("\\x1b[2J\\u202e0") and rows[0].rstrip().endswith("█" * 24)
+    assert (dash[:4], plus[:4]) == ("  -:", "  +:")
+    del models[1:3], totals["unpricedTokens"]
+    assert len(terminal("usage", "--by", "model", NO_COLOR="1", COLUMNS="100").splitlines()) == 4
+
+
 def test_output_higher_than_the_terminal_goes_through_the_pager(fake: FakeDaemon, terminal: Callable[..., str]) -> None:
     answer_with_sessions(fake, 30)
     shown = terminal("list", PAGER="sed 's/^/paged: /'").splitlines()

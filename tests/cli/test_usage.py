@@ -66,12 +66,12 @@ def test_every_grouping_names_its_rows_and_csv_has_no_formula(
         head, *rows = csv.reader(io.StringIO(done.out))
         assert (done.status, head) == (
             0,
-            [by, "inputTokens", "outputTokens", "cacheRead", "cacheWrite", "totalTokens", "costUsd"],
+            [by, "inputTokens", "outputTokens", "cacheRead", "cacheWrite", "totalTokens", "costUsd", "unpricedTokens"],
         )
         names[by] = [each[0] for each in rows]
     assert names == {
         "day": ["2026-01-01", "2026-01-02"],
-        "model": ["'=big\x1b[2J"],
+        "model": ["'=big\\x1b[2J"],
         "project": ["/home/me/a", "(no folder known)"],
         "agent": ["(other programs)"],
         "source": ["claude"],

@@ -48,7 +48,10 @@ def _write(folder: Path, number: int, *records: Any, key: str | None = None, arc
     (sessions / f"s{number}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def _expected_row(total: int, cost: float | None = None, **more: Any) -> dict[str, Any]:
+def _expected_row(total: int, cost: float | None = None, unpriced: int | None = None, **more: Any) -> dict[str, Any]:
+    """`unpriced`: as many tokens have no cost; all of them where there is none at all."""
+    unpriced = (total if cost is None else 0) if unpriced is None else unpriced
+    more |= {"unpricedTokens": unpriced} if unpriced else {}
     sums = {"inputTokens": total // 3, "outputTokens": total // 3 * 2, "cacheRead": 0, "cacheWrite": 0}
     return {**more, **sums, "totalTokens": total, **({} if cost is None else {"costUsd": cost})}
 
@@ -69,9 +72,9 @@ async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Pat
     _write(tmp_path, 1, _message_record("g", T + 2 * DAY, _token_counts(1), model=None), archived=True)
     async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert await client.call("sessions.usage") == {
-            "totals": _expected_row(933, 0.3),
+            "totals": _expected_row(933, 0.3, 33),
             "bySession": [
-                _expected_row(930, 0.3, key="agent:main:s0", sessionId="s0", archived=False),
+                _expected_row(930, 0.3, 30, key="agent:main:s0", sessionId="s0", archived=False),
                 _expected_row(3, key="agent:main:s1", sessionId="s1", archived=True),
             ],
             "byModel": [
@@ -84,9 +87,9 @@ async def test_tokens_and_cost_are_summed_by_session_model_and_day(tmp_path: Pat
                 _expected_row(30, day="2026-11-23"),
                 _expected_row(3, day="2026-11-24"),
             ],
-            "byProject": [_expected_row(933, 0.3, cwd="/")],
-            "byAgent": [_expected_row(933, 0.3, agentId="main")],
-            "bySource": [_expected_row(933, 0.3, source="sessiond")],
+            "byProject": [_expected_row(933, 0.3, 33, cwd="/")],
+            "byAgent": [_expected_row(933, 0.3, 33, agentId="main")],
+            "bySource": [_expected_row(933, 0.3, 33, source="sessiond")],
         }
         # The daemon's own counters of the live session agree.
         entry = daemon.services.store.catalog.by_key["agent:main:s0"].entry
