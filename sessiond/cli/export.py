@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
-import sys
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
 from sessiond import errors
 from sessiond.cli.documents import json_lines, markdown, web_page
+from sessiond.cli.documents.output_file import open_output
 from sessiond.cli.documents.session_text import encode, local_time, write_session
-from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
+from sessiond.cli.frame.command import SOCKET, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
 from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed, note
 from sessiond.cli.terminal.times import quantity
@@ -22,14 +20,19 @@ from sessiond.ranges import LIST_LIMIT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, BinaryIO
+    from typing import Any
 
     from sessiond.cli.documents.forms import Form
     from sessiond.cli.documents.session_text import Mask
     from sessiond.client.blocking import Client
 
-FORMS: dict[str, Form] = {"md": markdown, "html": web_page, "jsonl": json_lines}
-_ENDINGS = {"": "md", "markdown": "md", "txt": "md", "htm": "html", "ndjson": "jsonl"}
+# By option, and by the end of a file's name.
+FORMS: dict[str, Form] = {"md": markdown, "html": web_page, "json": json_lines}
+_ENDINGS = {
+    **dict.fromkeys(("", "md", "markdown", "txt"), "md"),
+    **dict.fromkeys(("html", "htm"), "html"),
+    **dict.fromkeys(("jsonl", "ndjson"), "json"),
+}
 _FACTS = {
     "key": "session",
     "source": "program",
@@ -49,7 +52,7 @@ _FACTS = {
 def run(args: Args) -> int | None:
     form = FORMS[_form_name(args)]
     mask = _no_mask if args.raw else _mask_of_configuration()
-    with connect(args) as client, _open_output(args.output) as out:
+    with connect(args) as client, open_output(args.output) as out:
         row = _row(client, args.key)
         sessions = [row, *(_descendants(client, row["key"]) if args.with_children else ())]
         count, redacted = 0, False
@@ -60,7 +63,7 @@ def run(args: Args) -> int | None:
         counted = pluralize(count, "message")
         if not form.is_data:
             out.write(encode(form.foot([f"{counted}, exported by sessiond"])))
-    if args.output:
+    if args.output and args.output != "-":
         note(f"{args.output}: {counted}")
     if redacted:
         note("secrets are masked for this caller")
@@ -80,14 +83,13 @@ def _form_name(args: Args) -> str:
     ending = Path(args.output or "").suffix.lstrip(".").lower()
     if asked:
         return asked[0]
-    name = _ENDINGS.get(ending, ending)
-    if name not in FORMS:
+    if ending not in _ENDINGS:
         raise CommandFailed(
             f"{args.output} ends in .{ending}, which is none of .md, .html and .jsonl",
             hint="say which form it is to have: --md, --html or --jsonl",
             status=USAGE,
         )
-    return name
+    return _ENDINGS[ending]
 
 
 def _row(client: Client, key: str) -> dict[str, Any]:
@@ -161,27 +163,6 @@ def _mask_of_configuration() -> Mask:
     return mask
 
 
-@contextmanager
-def _open_output(path: str | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that appears under its name only when it is whole."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    target = Path(path)
-    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(None, "it is a folder")
-        with beside.open("xb") as file:
-            yield file
-        beside.replace(target)
-    except OSError as error:
-        raise CommandFailed(f"{target} cannot be written: {errors.reason_of(error)}", status=FAILED) from None
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 COMMAND = Command(
     "export",
     "Write a session as one file: Markdown, a web page or JSON lines.",
@@ -191,11 +172,11 @@ COMMAND = Command(
     options=(
         Option("--md", "Markdown (the default, unless FILE ends otherwise).", kind="flag"),
         Option("--html", "A page for a browser or for paper.", kind="flag"),
-        Option("--jsonl", "The session's row, then a message a line.", kind="flag"),
-        Option("--output -o", "Write into this file.", metavar="FILE", complete="file"),
+        Option("--json --jsonl", "The session's row, then a message a line.", kind="flag"),
+        Option("--output -o", "Write into this file, which appears when it is whole.", metavar="FILE", complete="file"),
         Option("--with-children", "Its sub-agents, too.", kind="flag"),
         Option("--raw", "Secrets as they are.", kind="flag"),
-        *CLIENT_OPTIONS,
+        SOCKET,
     ),
     examples=(
         "sessiond export main -o main.html",

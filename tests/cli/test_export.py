@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.fake_daemon import NO_ANSWER, FakeDaemon
+from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 
 from sessiond.clock import parse_iso_ms
@@ -77,6 +84,49 @@ def test_a_message_has_one_time_everywhere_also_where_it_tells_another(exporting
         done = exporting.cli(*words)
         assert "said long ago" in done.stdout and "2020" not in done.stdout, words
     assert json.loads(exporting.cli("export", key, "--jsonl").stdout.splitlines()[1])["timestamp"] == event["timestamp"]
+
+
+def test_a_reader_that_ends_early_and_a_full_disk_are_told_without_a_traceback(exporting: Daemon) -> None:
+    command = f"{sys.executable} -m sessiond export agent:main:parent"
+    for line, said in (
+        (f"{command} --html >/dev/full", "sessiond: cannot write the output: No space left on device\n"),
+        (f"{command} -o /dev/stdout >/dev/full", "sessiond: /dev/stdout cannot be written: No space left on device\n"),
+        (f"set -o pipefail; {command} --html | head -c 1", ""),
+    ):
+        done = subprocess.run(["bash", "-c", line], env=exporting.environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, said), line
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_json_lines_of_any_session_are_json_that_a_terminal_may_see(exporting: Daemon) -> None:
+    key, text = "agent:main:\u00e9", "\x1b[2J \x9b2J \u202eevil \x7f \u2028 \u00e9 \U0001f600"
+    exporting.call("sessions.create", key=key)
+    exporting.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
+    for option in ("--json", "--jsonl"):
+        done = exporting.cli("export", key, option, "-o", "-")
+        assert json.loads(done.stdout.split("\n")[1])["message"]["content"] == text
+        assert done.stdout.replace("\n", "").isprintable()
+
+
+def test_ctrl_c_leaves_no_file(fake: FakeDaemon, tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    def answer(*_: object) -> object:
+        asked.set()
+        return NO_ANSWER
+
+    row = {"key": "main", "sessionId": "x", "title": "t"}
+    fake.answers |= {"sessions.resolve": lambda *_: row, "sessions_list": lambda *_: {"sessions": [row]}}
+    fake.answers |= {"sessions_history": answer, "questions.list": lambda *_: {"questions": []}}
+    (folder := tmp_path / "out").mkdir()
+    command = [sys.executable, "-m", "sessiond", "export", "main", "-o", str(folder / "x.html")]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SESSIOND_SOCKET": str(fake.path)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE) as process:
+        assert asked.wait(PATIENCE_S)
+        assert len(list(folder.iterdir())) == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    assert list(folder.iterdir()) == []
 
 
 def test_a_wrong_call_is_refused_and_leaves_no_file(exporting: Daemon, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import json
+import re
 
+from sessiond.cli.terminal.output import UNSAFE_IN_JSON
 from sessiond.cli.terminal.page_order import FACT, MARKER, MESSAGE
 
 TYPE_CHECKING = False
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 is_data: Final = True
 _PLACE = ("seq", "id", "timestamp")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_UNSAFE = re.compile(f"[{''.join(map(chr, UNSAFE_IN_JSON))}]")
 
 
 def head(row: dict[str, Any]) -> str:
@@ -37,4 +40,7 @@ def line_of(entry: PageEntry, shown: Any, files: list[dict[str, Any]]) -> str:
 
 
 def line(value: dict[str, Any]) -> str:
-    return _encode(value) + "\n"
+    text = _encode(value)
+    if not text.isascii() or "\x7f" in text:
+        text = _UNSAFE.sub(lambda found: UNSAFE_IN_JSON[ord(found[0])], text)
+    return text + "\n"

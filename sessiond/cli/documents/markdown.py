@@ -21,9 +21,13 @@ is_data: Final = False
 # Longer paragraphs have no code spans for us: all of their markup is escaped. Time grows with lines * lines * chars.
 _MOST_SPAN_LINES, _MOST_SPAN_CHARS = 16, 8000
 _TICKS = re.compile(r"\\.|`+", re.DOTALL)
-# What would be an element, a comment or an instruction where HTML in Markdown is shown as such; and an image, for which
-# whoever shows the document would ask another machine.
-_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|!(?=\[)")
+# Where a link leads that may do something: to a scheme (which an entity or an escape may hide) that is none of these.
+# In the next line it is out of sight.
+_DESTINATION = r"[ \t]*+(?:$|(?!<?(?:https?|mailto):)<?[\w+.;#\\ \t-]*+[:&])"
+# What would be an element, a comment or an instruction where HTML in Markdown is shown as such; an image, for which
+# whoever shows the document would ask another machine; and the end of a text that would be a link with such a
+# destination, at once or further on in the document.
+_MARKUP = re.compile(rf"<(?=[A-Za-z/!?])|!(?=\[)|\](?=[(:]{_DESTINATION})", re.MULTILINE)
 # What has an effect within a line.
 _MARKS = re.compile(r"([\\`*_\[\]#!|~])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
