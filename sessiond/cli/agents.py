@@ -25,7 +25,7 @@ def show(agents: list[dict[str, Any]], on: Screen) -> list[str]:
     columns = (
         Column("AGENT", lambda agent: agent["id"], keep=9, style="bold"),
         Column("NAME", lambda agent: agent.get("name"), least=8, keep=2),
-        Column("RUNTIME", lambda agent: agent["runtime"], keep=5),
+        Column("RUNTIME", lambda agent: "machine" if agent.get("machine") else agent["runtime"], keep=5),
         Column("SANDBOX", lambda agent: "yes" if agent["sandboxed"] else "no", keep=3),
         Column("ATTACHED", _describe_attached, keep=6, style=lambda text: "yellow" if text == "no" else "green"),
         Column("RUNNING", lambda agent: agent.get("liveRuns") or None, right=True, keep=4, style="blue"),

@@ -22,7 +22,11 @@ from sessiond.store.catalog import Session
 
 class SessionsSendParams(Params, frozen=True, kw_only=True):
     session_key: Annotated[
-        str | None, says("The target session: a key, an alias or a session id. Give this or `label`.")
+        str | None,
+        says(
+            "The target session: a key, an alias or a session id; on another machine `<machine>/<session>`. Give this"
+            " or `label`."
+        ),
     ] = None
     label: Annotated[str | None, says("The label of the session, instead of `sessionKey`.")] = None
     agent_id: Annotated[

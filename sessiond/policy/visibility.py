@@ -261,4 +261,4 @@ def _stands_for_the_owner(caller: Caller) -> bool:
     if caller.kind == "owner" or caller.is_page:
         return True
     anonymous = caller.session_key is None and caller.agent_id is None
-    return caller.kind == "token" and "admin" in caller.scopes and anonymous and not caller.sandboxed
+    return caller.kind == "token" and caller.has("admin") and anonymous and not caller.sandboxed

@@ -555,6 +555,7 @@ def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sess
         {"id": "main", "configured": True, "runtime": "exec", "sandboxed": False, "liveRuns": 2},
         {"id": "bob", "name": "Bob", "configured": True, "runtime": "attached", "sandboxed": True},
         {"id": "eve", "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
+        {"id": "mars", "machine": True, "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
     ]
     answer_with(fake, agents_list={"requester": "main", "allowAny": False, "agents": agents})
     done = sessiond("agents")
@@ -563,6 +564,7 @@ def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sess
         "main         exec      no                       2",
         "bob    Bob   attached  yes      no",
         "eve          attached  no       1",
+        "mars         machine   no       1",
     ]
     assert "until it does, messages to it wait" in done.err
 

@@ -365,3 +365,55 @@ def test_a_hidden_session_of_another_program_takes_as_long_to_refuse_as_a_missin
         return len(asked)
 
     assert steps("claude:abc") == steps("agent::")
+
+
+MARS = "agent:mars:main"
+SPAWNED_BY_MARS = {"agent:ops:subagent:m1": MARS, "agent:ops:subagent:m2": "agent:ops:subagent:m1"}
+OF_MARS = {*SPAWNED_BY_MARS}
+REACHED = (*EVERY, MARS, *SPAWNED_BY_MARS, "agent:mars:mars/main", "agent:venus:venus/main", "claude:1a2b3c4d")
+RULE = VisibilityRules(
+    visibility="all",
+    agent_to_agent=True,
+    allow=("*",),
+    machines={"mars": ("agent:ops:m*", "agent:venus:*", "agent:mars:*"), "venus": ()},
+)
+
+
+def reached_by_machine(action: str, rules: VisibilityRules = RULE, **claims: object) -> set[str]:
+    caller = token(None, agent_id="mars", **claims)
+    return {key for key in REACHED if may_see(caller, key, rules, SPAWNED_BY_MARS.get, action)}
+
+
+def test_a_machine_reads_its_tree_and_writes_to_what_it_spawned_and_what_its_rule_names() -> None:
+    assert reached_by_machine("read") == {MARS, *OF_MARS}
+    assert reached_by_machine("send") == OF_MARS
+    # Never to a session of a machine, whatever the patterns say: it would go on, or back.
+    assert reached_by_machine("address") == {*OF_MARS, OTHER}
+    assert {effective(token(None, agent_id="mars"), RULE, action) for action in ("read", "send", "address")} == {"tree"}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_visibility_widens_or_narrows_what_a_machine_reaches(level: str) -> None:
+    rules = VisibilityRules(visibility=level, send_visibility=level, machines=RULE.machines)
+    assert reached_by_machine("read", rules) == {MARS, *OF_MARS}
+    assert reached_by_machine("address", rules) == {*OF_MARS, OTHER}
+
+
+def test_a_token_of_a_machine_without_a_rule_reaches_its_tree_and_what_it_spawned() -> None:
+    rules = VisibilityRules(visibility="all", agent_to_agent=True, allow=("*",))
+    assert reached_by_machine("read", rules, is_machine=True) == {MARS, *OF_MARS}
+    assert reached_by_machine("address", rules, is_machine=True) == OF_MARS
+    assert OTHER in reached_by_machine("address", rules)  # a token of an agent with that name
+
+
+def test_a_machine_has_neither_admin_nor_answer_whatever_its_token_says() -> None:
+    machine = token(None, agent_id="mars", is_machine=True, scopes=frozenset({"admin", "answer", "send"}))
+    held = {scope for scope in ("list", "read", "send", "spawn", "answer", "admin") if machine.has(scope)}
+    assert held == {"list", "read", "send", "spawn"}
+    assert not sight(token(None, is_machine=True, scopes=frozenset({"admin"})), RULE).reaches(OTHER, SPAWNERS.get)
+
+
+def test_rules_name_the_machines_of_the_configuration() -> None:
+    peer = '[[link.peers]]\nname = "mars"\nkey = "AAAABBBBCCCCDDDDEEEE"\nsend = ["agent:ops:*"]\n'
+    config = parse(f'[link]\nname = "lap"\nserver = "nats://x"\n{peer}')
+    assert rules_from(config).machines == {"mars": ("agent:ops:*",)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,3 +145,33 @@ def test_an_agent_that_becomes_a_machine_loses_its_connections_and_what_its_toke
         wire.call("initialize", **hello)
         with pytest.raises(RpcFailure, match="admin"):
             wire.call("tokens.list")
+
+
+def test_a_sub_agent_there_outlives_a_kill_with_its_files_and_is_announced_once(daemon: Daemon) -> None:
+    daemon.start(linked_config())
+    files = [{"name": "a.txt", "content": "plum"}]
+    spawned = daemon.call("sessions_spawn", task="look", agentId="mars/ops", attachments=files)
+    with attach(daemon) as link:
+        first = take(link)["params"]
+        daemon.kill()
+    daemon.start()
+    with attach(daemon) as link:
+        request = take(link)
+        assert request["params"] == first
+        folder = Path(first["workspace"], first["attachments"]["relDir"])
+        assert (folder / "a.txt").read_text() == "plum"
+        answer(link, request)
+        assert daemon.call("agent.wait", runId=spawned["runId"])["reply"] == "re: look"
+    daemon.wait_for(lambda: announcements(daemon), "no announcement")
+    daemon.kill()
+    daemon.start()
+    with attach(daemon) as link:
+        daemon.reply("main", "and now?")
+        assert link.ask("ping")["result"] == {}
+        assert not [message for message in link.events if message.get("method") == "run.start"]
+    assert len(announcements(daemon)) == 1
+
+
+def announcements(daemon: Daemon) -> list[dict[str, Any]]:
+    messages = daemon.call("sessions_history", sessionKey="main")["messages"]
+    return [one for one in messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
