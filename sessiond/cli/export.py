@@ -36,6 +36,7 @@ _ENDINGS = {
 _FACTS = {
     "key": "session",
     "source": "program",
+    "machine": "machine",
     "nativeId": "its id",
     "cwd": "folder",
     "model": "model",
@@ -58,7 +59,9 @@ def run(args: Args) -> int | None:
         count, redacted = 0, False
         for number, each in enumerate(map(mask, sessions)):
             out.write(encode(_head(form, each, is_first=number == 0)))
-            found, hidden = write_session(client, each["sessionId"], form, mask, out)
+            # An archived session has the key of another one; one of another machine may have the id of one here.
+            name = each["key"] if each.get("machine") else each["sessionId"]
+            found, hidden = write_session(client, name, form, mask, out)
             count, redacted = count + found, redacted or hidden
         counted = pluralize(count, "message")
         if not form.is_data:
@@ -128,6 +131,8 @@ def _title(row: dict[str, Any]) -> str:
 
 def _facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     shown = {name: row[name] for name in _FACTS if row.get(name) not in (None, "")}
+    if "machine" in shown:
+        del shown["source"]  # says no more
     for name in ("createdAt", "updatedAt"):
         if isinstance(shown.get(name), int):
             shown[name] = local_time(shown[name])

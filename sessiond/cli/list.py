@@ -15,7 +15,7 @@ from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, TableKeys, clip, screen_of
 from sessiond.cli.terminal.table import Column, render
-from sessiond.cli.terminal.times import ago, now_ms, quantity
+from sessiond.cli.terminal.times import ago, clock, now_ms, quantity
 from sessiond.errors import pluralize
 from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 
@@ -38,6 +38,8 @@ TITLES = (
     "cwd",
     "state",
     "questions",
+    "machine",
+    "awaySince",
 )
 STATUS_STYLES = {
     "waiting": "yellow",
@@ -117,12 +119,19 @@ def run(args: Args) -> None:
         note("what they wait for, and the lines that answer: sessiond questions")
     if elsewhere > asked:
         note(f"{pluralize(elsewhere - asked, 'more question')} in sessions that are not shown: sessiond questions")
+    for machine, since_ms in sorted(_away(rows).items()):
+        note(f"{machine} is away since {clock(since_ms, now_ms())}: what is shown of it may be old")
     if found.get("hasMore"):
         note("there are more: --all, or --search")
     if found.get("partial"):
         note(f"{pluralize(found['partial'], 'session')} not read whole yet may be missing: try again in a moment")
     if found.get("visibility") not in (None, "all"):
         note(f"only what this caller may see is shown (visibility: {found['visibility']})")
+
+
+def _away(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """The machines of the rows that are not reached, and since when."""
+    return {one_line(str(row["machine"])): row["awaySince"] for row in rows if row.get("awaySince") is not None}
 
 
 def _tokens(row: dict[str, Any]) -> int | None:
@@ -138,8 +147,17 @@ def as_tsv(rows: list[dict[str, Any]]) -> list[str]:
         facts = (row["key"], _status(row), _updated_ms(row), _messages(row), _tokens(row))
         waiting = row.get("waiting") or {}
         more = (row.get("title"), row.get("source"), row.get("cwd"), row.get("state"), waiting.get("questions"))
+        elsewhere = row.get("machine"), row.get("awaySince")
         table.append(
-            (*facts, _exact_cost(row.get("estimatedCostUsd")), row.get("model"), name, row.get("sessionId"), *more)
+            (
+                *facts,
+                _exact_cost(row.get("estimatedCostUsd")),
+                row.get("model"),
+                name,
+                row.get("sessionId"),
+                *more,
+                *elsewhere,
+            )
         )
     return output.as_tsv(TITLES, table)
 

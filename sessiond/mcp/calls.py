@@ -23,8 +23,9 @@ HISTORY_BYTES = 64 * 1024
 _RESUME_S = 60.0
 # Of a session in the list; the rest is for programs, and a model would pay for it in every list.
 ROW_FIELDS = (
-    "key", "kind", "source", "title", "cwd", "readOnly", "partial", "label", "displayName", "status", "queuedRuns",
-    "updatedAt", "messageCount", "model", "spawnedBy", "childSessions", "sandboxed", "archived", "messages",
+    "key", "kind", "source", "awaySince", "title", "cwd", "readOnly", "partial", "label", "displayName", "status",
+    "queuedRuns", "updatedAt", "messageCount", "model", "spawnedBy", "childSessions", "sandboxed",
+    "archived", "messages",
 )  # fmt: skip
 
 # The methods of tools that are not called like them.

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -220,10 +221,11 @@ def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond:
     answer_with(fake, sessions_list={"sessions": rows, "hasMore": True, "visibility": "tree"})
     done = sessiond("list")
     assert done.out.splitlines() == [
-        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId\ttitle\tsource\tcwd\tstate\tquestions",
-        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1\t\t\t\t\t",
-        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1\t\t\t\t\t",
-        "claude:x\t\t1700000000000\t0\t\t\t\t\t\t\t\t\t\t",
+        "key\tstatus\tupdatedAt\tmessages\ttokens\tcostUsd\tmodel\tname\tsessionId\ttitle\tsource\tcwd\tstate\tquestions"
+        "\tmachine\tawaySince",
+        "main\tok\t0\t2\t\t\t\thome\\x1b[2J\ts1\t\t\t\t\t\t\t",
+        "agent:b:main\trunning +2\t0\t2\t\t\t\t\ts1\t\t\t\t\t\t\t",
+        "claude:x\t\t1700000000000\t0\t\t\t\t\t\t\t\t\t\t\t\t",
     ]
     assert "1m" in show_list(rows[2:], 1_700_000_060_000, Screen(80))[1]
     assert done.err.splitlines() == [
@@ -239,6 +241,22 @@ def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond:
         "search": "x",
         "includeArchived": True,
     }
+
+
+def test_list_says_which_machines_are_away(fake: Any, sessiond: Sessiond) -> None:
+    there = {**ROW, "key": "mars/agent:ops:main", "machine": "mars", "awaySince": 1_700_000_000_000}
+    rows = [there, {**there, "key": "mars/agent:ops:two"}, {**there, "key": "venus/agent:a:b", "machine": "venus"}]
+    del rows[2]["awaySince"]
+    answer_with(fake, sessions_list={"sessions": rows, "hasMore": False, "visibility": "all"})
+    done = sessiond("list", "--machine", "mars")
+    assert [line.split("\t")[-2:] for line in done.out.splitlines()] == [
+        ["machine", "awaySince"],
+        ["mars", "1700000000000"],
+        ["mars", "1700000000000"],
+        ["venus", ""],
+    ]
+    assert re.fullmatch(r"  mars is away since [-0-9: ]+: what is shown of it may be old\n", done.err)
+    assert fake.asked("sessions_list") == {"machine": "mars"}
 
 
 def test_the_tokens_of_a_row_are_input_plus_output(fake: Any, sessiond: Sessiond) -> None:
@@ -674,6 +692,8 @@ def test_watch_shows_what_happened_to_runs_and_sessions() -> None:
     assert watch_line("session.tool", phase="update", name="bash") is None
     assert watch_line("session.delta", text="x") is None
     assert watch_line("session.resync", reason="lagged") == f"{MAIN} resync read again (lagged)"
+    assert watch_line("machine.changed", machine="mars", awaySince=5) == "mars machine is away"
+    assert watch_line("machine.changed", machine="mars") == "mars machine is reached"
     assert watch_line("something.new") is None
 
 
