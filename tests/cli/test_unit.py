@@ -87,6 +87,19 @@ def test_the_service_starts_the_program_that_printed_it(home: Path, monkeypatch:
     assert f"\nExecStart={sys.executable} -m sessiond serve\n" in by_module.stdout
 
 
+def test_just_uninstall_removes_all_that_installing_wrote(home: Path) -> None:
+    (home / ".config/fish").mkdir(parents=True)
+    assert cli.run(["unit", "--install"]) == 0
+    programs = home.with_name("bin")
+    (programs / "systemctl").write_text("#!/bin/sh\nexit 1\n")  # whoever runs the tests may have a daemon
+    (programs / "systemctl").chmod(0o755)
+    script = Path(__file__).parents[2] / "systemd" / "uninstall"
+    environ = {"HOME": str(home), "PATH": f"{programs}:/usr/bin:/bin"}
+    done = subprocess.run([script], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [str(path.relative_to(home)) for path in sorted(home.rglob("*"))] == [".config", ".config/fish"]
+
+
 def test_folders_that_something_was_put_into_since_stay(home: Path) -> None:
     assert cli.run(["unit", "--install"]) == 0
     for name in (".local/share/man/man1/other.1", ".config/systemd/user/mine.timer"):
