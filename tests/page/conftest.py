@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import page_world
 from support.owner_page import READ_SCOPES
+from support.page_world import AttachedAgent
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 
@@ -61,6 +63,23 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     made = Daemon(tmp_path).start()
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with the sessions of one day, for all tests of a module."""
+    folder = tmp_path_factory.mktemp("day")
+    page_world.write_day(folder)
+    made = Daemon(folder).start(page_world.CONFIG)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def agent(day: Daemon) -> Iterator[AttachedAgent]:
+    """The program that answers for the agents of the day."""
+    with day.connect() as wire:
+        yield AttachedAgent(wire)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import page_stores
+from support.page_world import address_of
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 from support.sampling import WHOLE
@@ -36,10 +37,6 @@ new MutationObserver(() => {
 _SHOWN = "() => document.querySelectorAll('message-view').length"
 _DOWN = "() => { document.querySelector('transcript-view .scroller').scrollTop = 1e9; }"
 _UP = "() => { document.querySelector('transcript-view .scroller').scrollTop = 0; }"
-
-
-def address_of(key: str) -> str:
-    return f"#/session/{key.replace(':', '%3A')}"
 
 
 def test_the_first_rows_of_a_thousand_sessions_are_there_in_300_ms(tmp_path: Path, open_page: Any) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from support import page_world
-from support.page_world import CHILD, MAIN, REVIEWER, AttachedAgent
+from support.page_world import CHILD, MAIN, REVIEWER, AttachedAgent, address_of, write
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
@@ -18,29 +16,6 @@ WRITE = ("list", "read", "send", "spawn")
 _SHOWN = """() => [...document.querySelectorAll("message-view, .queued")].map(
   (one) => one.querySelector(".body").innerText
 )"""
-
-
-@pytest.fixture(scope="module")
-def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder: Path = tmp_path_factory.mktemp("day")
-    page_world.write_day(folder)
-    daemon = Daemon(folder).start(page_world.CONFIG)
-    yield daemon
-    daemon.stop()
-
-
-@pytest.fixture
-def agent(day: Daemon) -> Iterator[AttachedAgent]:
-    with day.connect() as wire:
-        yield AttachedAgent(wire)
-
-
-def address_of(key: str) -> str:
-    return f"#/session/{key.replace(':', '%3A')}"
-
-
-def write(page: Page, text: str) -> None:
-    page.locator("message-composer textarea").fill(text)
 
 
 def count_shown(page: Page, text: str) -> int:

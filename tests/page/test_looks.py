@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import page_world
-from support.page_world import CHILD, MAIN, AttachedAgent
+from support.page_world import CHILD, MAIN, AttachedAgent, address_of
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
@@ -31,19 +30,6 @@ _HOLD_RETRIES = """() => {
   window.releaseRetries = () => { window.setTimeout = setTimeout; };
 }"""
 _SPILL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
-def address_of(key: str) -> str:
-    return f"#/session/{key.replace(':', '%3A')}"
-
-
-@pytest.fixture(scope="module")
-def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder: Path = tmp_path_factory.mktemp("day")
-    page_world.write_day(folder)
-    daemon = Daemon(folder).start(page_world.CONFIG)
-    yield daemon
-    daemon.stop()
 
 
 @pytest.fixture(scope="module")

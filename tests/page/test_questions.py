@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import page_world
-from support.page_world import CHILD, MAIN, AttachedAgent
+from support.page_world import CHILD, MAIN, AttachedAgent, address_of
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
@@ -23,28 +23,14 @@ _SETTLED = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder: Path = tmp_path_factory.mktemp("day")
-    page_world.write_day(folder)
-    daemon = Daemon(folder).start(page_world.CONFIG)
-    yield daemon
-    daemon.stop()
-
-
 @pytest.fixture
-def agent(day: Daemon) -> Iterator[AttachedAgent]:
-    with day.connect() as wire:
-        found = AttachedAgent(wire)
-        day.call("chat.send", sessionKey=MAIN, message="go on")
-        found.begin()
-        yield found
-        found.end("done")
-        day.wait_for(lambda: day.call("daemon.status")["liveRuns"] == 0, "the run does not end")
-
-
-def address_of(key: str) -> str:
-    return f"#/session/{key.replace(':', '%3A')}"
+def agent(day: Daemon, agent: AttachedAgent) -> Iterator[AttachedAgent]:
+    """At work, so that it can ask."""
+    day.call("chat.send", sessionKey=MAIN, message="go on")
+    agent.begin()
+    yield agent
+    agent.end("done")
+    day.wait_for(lambda: day.call("daemon.status")["liveRuns"] == 0, "the run does not end")
 
 
 def card(page: Page, text: str) -> Any:

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from support import page_world
-from support.page_world import CHILD, MAIN
+from support.page_world import CHILD, MAIN, address_of
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-
-
-@pytest.fixture(scope="module")
-def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder: Path = tmp_path_factory.mktemp("day")
-    page_world.write_day(folder)
-    daemon = Daemon(folder).start(page_world.CONFIG)
-    yield daemon
-    daemon.stop()
-
-
-def address_of(key: str) -> str:
-    return f"#/session/{key.replace(':', '%3A')}"
 
 
 def row(page: Page, name: str) -> Locator:

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from support import page_world
-from support.page_world import CHILD, CLAUDE_ID, MAIN, AttachedAgent
+from support.page_world import CHILD, CLAUDE_ID, MAIN, AttachedAgent, address_of, write
 from support.real_daemon import Daemon
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 WRITE = ("list", "read", "send", "spawn")
-
-
-@pytest.fixture(scope="module")
-def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder: Path = tmp_path_factory.mktemp("day")
-    page_world.write_day(folder)
-    daemon = Daemon(folder).start(page_world.CONFIG)
-    yield daemon
-    daemon.stop()
-
-
-@pytest.fixture
-def agent(day: Daemon) -> Iterator[AttachedAgent]:
-    with day.connect() as wire:
-        yield AttachedAgent(wire)
-
-
-def address_of(key: str) -> str:
-    return f"#/session/{key.replace(':', '%3A')}"
-
-
-def write(page: Page, text: str) -> None:
-    page.locator("message-composer textarea").fill(text)
 
 
 def test_a_run_is_followed_live_steered_and_stopped(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:

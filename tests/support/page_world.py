@@ -9,12 +9,15 @@ import json
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from support.page_stores import header
 from support.real_daemon import Wire
 
 from sessiond.clock import iso_ms
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 MAIN, CHILD, REVIEWER, FAILED = (
     "agent:main:main",
@@ -164,6 +167,16 @@ def _write_claude(folder: Path, at_ms: int) -> None:
         model = {"id": "m", "model": "claude-opus-4-5-20251101"} if role == "assistant" else {}
         lines.append(json.dumps({"type": role, **shared, "userType": "external", "message": message | model}) + "\n")
     (folder / f"{CLAUDE_ID}.jsonl").write_text("".join(lines))
+
+
+def address_of(key: str) -> str:
+    """Where the page shows a session."""
+    return f"#/session/{key.replace(':', '%3A')}"
+
+
+def write(page: Page, text: str) -> None:
+    """Write a message, without sending it."""
+    page.locator("message-composer textarea").fill(text)
 
 
 class AttachedAgent:
