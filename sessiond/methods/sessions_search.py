@@ -175,7 +175,8 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
         sessions = [session for session in sessions if listing.source_of(session.key) in sources]
     # As `session.is_whole` has it, without a call for each of thousands.
     entries = [session.entry for session in sessions]
-    partial = sum([one.is_incomplete or (one.source is not None and one.source.partial) for one in entries])
+    partial = sum([(facts := one.file).bytes < facts.folded_to for one in entries])
+    partial += sum([one.source.partial for one in entries if one.source is not None])
     if params.cwd is not None:
         folder = listing.normalize_folder(params.cwd)
         known = [(session, session.entry.cwd) for session in sessions]

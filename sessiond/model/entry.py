@@ -56,6 +56,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 class FileFacts(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Which file the fold has read, and how far. `folded_to` is the offset behind the last whole line.
 
+    `bytes` is the size of the file then; 0 as long as it is read from its start and the end is not reached yet.
     `check` is a checksum of the bytes before `folded_to`, by which a rewritten file is noticed. `passed_to` is how far
     an unfinished line over the size limit was read already, else 0. `fold` is the version of the fold that read it.
     `had_messages` is the largest number of messages before another program rewrote the file, last at `rewritten_at`
@@ -137,7 +138,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     as they were asked. `target` is what its messages go to on another machine. `notify`: its owner wants to be told
     when a run of it ends. `attends`: it holds what another program's session of that key asks and says, and has no row
     of its own; `hook` is what that program did last.
-    `is_incomplete`: the file is being read from its start, as after it was replaced, and the end is not reached yet.
     """
 
     session_id: str
@@ -147,7 +147,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     disorder_ms: Milliseconds = 0
     is_named_otherwise: bool = False
     is_copy: bool = False
-    is_incomplete: bool = False
     cwd: str | None = None
     channel: str | None = None
     group_id: str | None = None
@@ -227,6 +226,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     def open_questions(self) -> list[QuestionRef]:
         """The questions that nobody has answered yet, oldest first."""
         return [ref for ref in self.questions if ref.closed is None]
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether it has only the beginning of a file that is being read from its start, as after it was replaced."""
+        return self.file.bytes < self.file.folded_to
 
     @property
     def is_plausible(self) -> bool:

@@ -158,8 +158,7 @@ def advance_open(
     mtime_ms = whole_ms(stat.st_mtime_ns // 1_000_000) or 0
     if rewritten or facts.fold != dialect.fold_version:
         entry = begin_anew(entry, rewritten_at=mtime_ms if rewritten and not holds(fd, facts, stat) else None)
-    entry = _note_incomplete(entry, stat.st_size, max_bytes)
-    facts = entry.file
+        facts = entry.file
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
     tail = Tail(start, record_limit, passed_to)
@@ -183,7 +182,7 @@ def advance_open(
     more = read_to < stat.st_size
     folded_to = read_to if more else tail.whole
     facts = FileFacts(
-        bytes=read_to,
+        bytes=0 if more and (not start or entry.is_incomplete) else read_to,
         mtime_ns=stat.st_mtime_ns,
         inode=dirfd.inode_of(stat),
         folded_to=folded_to,
@@ -194,7 +193,7 @@ def advance_open(
         had_messages=facts.had_messages,
         rewritten_at=facts.rewritten_at,
     )
-    entry = replace(entry, file=facts, is_incomplete=more and (not start or entry.is_incomplete))
+    entry = replace(entry, file=facts)
     if tail_begin is not None and entry.source is not None:
         check = transcript.line_checksum(fd, tail_begin, folded_to)
         entry = replace(entry, source=replace(entry.source, tail_begin=tail_begin, tail_check=check))
@@ -257,13 +256,6 @@ def begin_anew(entry: Entry, *, rewritten_at: int | None = None) -> Entry:
     source = entry.source
     empty = Entry(session_id=entry.session_id) if source is None else begin_foreign(source, entry.session_id)
     return replace(empty, file=FileFacts(had_messages=had, rewritten_at=moment))
-
-
-def _note_incomplete(entry: Entry, size: int, max_bytes: int | None) -> Entry:
-    """The entry before a step, which says whether that will be the first of several, as its lines do then."""
-    if entry.file.folded_to or max_bytes is None or size <= max_bytes:
-        return entry
-    return replace(entry, is_incomplete=True)
 
 
 class _Oddities:

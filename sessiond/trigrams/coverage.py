@@ -71,7 +71,7 @@ class Coverage:
     def note(self, session: Session, now: float) -> bool:
         """A session was added, or its entry changed. Whether something is to be done sooner than before."""
         facts, known = session.entry.file, self._known.get(session)
-        if session.is_partial or not facts.inode:
+        if not session.is_whole or not facts.inode:
             self.drop(session)
             return False
         if known is None:

@@ -196,6 +196,6 @@ async def test_sessions_that_are_not_read_whole_are_counted_as_partial(tmp_path:
         assert (found["partial"], found["totals"]["inputTokens"]) == (1, 1)
         # Nor does the beginning of a file that was replaced just now.
         own = daemon.services.store.catalog.by_id["s0"]
-        own.entry = replace(own.entry, is_incomplete=True)
+        own.entry = replace(own.entry, file=replace(own.entry.file, bytes=0))
         found = await client.call("sessions.usage")
         assert (found["partial"], found["totals"]["inputTokens"]) == (2, 0)
