@@ -141,9 +141,9 @@ export class SessionRows {
 
 	/** @param {Row} row @param {string} [key] */
 	put(row, key = this.keyOf(row)) {
-		// While a run writes, rows come without the words that a list shows.
 		const {derivedTitle, lastMessagePreview} = {...this.byKey.get(key), ...row}
-		this.byKey.set(key, {...row, ...(derivedTitle && {derivedTitle, lastMessagePreview})})
+		const source = (row.machine ?? row.source) + (row.awaySince ? " (away)" : "")
+		this.byKey.set(key, {...row, source, ...(derivedTitle && {derivedTitle, lastMessagePreview})})
 	}
 
 	/** What is older than all of these stays, if there is more. @param {Row[]} rows @param {boolean} isAll */

@@ -9,7 +9,10 @@
 interface Row {
 	key: string
 	sessionId: string
+	/** On the page the name of the machine, if it is another one. */
 	source: string
+	machine?: string
+	awaySince?: number
 	kind: string
 	channel: string
 	updatedAt: number
@@ -17,6 +20,7 @@ interface Row {
 	transcriptPath: string
 	title?: string
 	task?: string
+	/** Rows of a session whose run writes have neither this nor `lastMessagePreview`. */
 	derivedTitle?: string
 	displayName?: string
 	subject?: string

@@ -127,6 +127,16 @@ test("rows are known by their canonical key, however the list writes it", () => 
 	assert.equal(rows.size, 1)
 })
 
+test("a row of another machine has its name for a source, and says while it is away", () => {
+	const rows = new SessionRows()
+	const there = {key: "mars/agent:a:b", source: "machine", machine: "mars"}
+	rows.put(rowOf({...there, awaySince: 5}))
+	assert.equal(rows.get("mars/agent:a:b")?.source, "mars (away)")
+	rows.put(rowOf(there))
+	assert.equal(rows.get("mars/agent:a:b")?.source, "mars")
+	assert.equal(agentOf(rowOf(there)), "")
+})
+
 test("usage by what one likes, days the newest first", () => {
 	const sum = (/** @type {number} */ totalTokens) => ({inputTokens: 1, outputTokens: 2, cacheRead: 3, totalTokens})
 	const usage = {
