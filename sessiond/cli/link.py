@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from sessiond.cli.frame.command import Command
-from sessiond.cli.link_verbs import running, sharing
+from sessiond.cli.link_verbs import administration, identities, running, sharing
 
 COMMAND = Command(
     "link",
     "Link daemons of several machines: read each other's sessions, send to them, spawn agents there.",
-    subcommands=(running.RUN, running.STATUS, sharing.SHARE, sharing.UNSHARE),
-    examples=("sessiond link run", "sessiond link status"),
+    subcommands=(
+        identities.IDENTITY,
+        identities.PEER,
+        administration.ADMIN,
+        administration.CHECK,
+        running.RUN,
+        running.STATUS,
+        sharing.SHARE,
+        sharing.UNSHARE,
+    ),
+    examples=("sessiond link identity", "sessiond link check", "sessiond link run"),
 )

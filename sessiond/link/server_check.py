@@ -71,11 +71,12 @@ async def check(
     """All findings, in the order in which one thing needs the other. `machines`: whose consumers to look at, where it
     is the administrator who looks.
     """
+    found: list[ServerFinding] = []
     try:
-        found = [*check_certificates(settings, time.time())]
+        found += check_certificates(settings, time.time())
         client = await connect_once(settings)
     except LinkError as error:
-        return [ServerFinding("error", "server", error.message)]
+        return [*found, ServerFinding("error", "server", error.message)]
     try:
         found += check_facts(settings, server_facts(client))
         found += check_server_certificate(settings, peer_certificate(client), time.time())

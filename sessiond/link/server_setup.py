@@ -50,13 +50,15 @@ authorization {{ users: [
 ] }}
 """
 _TLS: Final = """\
-# A machine is the user whose name its certificate has.
-tls {
+tls {{
   cert_file: "/etc/nats/srv.pem"
   key_file: "/etc/nats/srv.key"
+{clients}}}
+"""
+_CLIENTS: Final = """\
   ca_file: "/etc/nats/ca.pem"
+  # A machine is the user whose name its certificate has.
   verify_and_map: true
-}
 """
 
 
@@ -68,19 +70,27 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def server_configuration(
-    machines: Sequence[str], *, stream: str, admin: str = ADMIN, nkeys: Mapping[str, str] | None = None
+    machines: Sequence[str],
+    *,
+    stream: str,
+    admin: str = ADMIN,
+    nkeys: Mapping[str, str] | None = None,
+    is_encrypted: bool = True,
 ) -> str:
-    """The configuration file. `nkeys`, the public ones by name, stand for users without certificates."""
+    """The configuration file. `nkeys`, the public ones by name, stand for users without certificates; then only the
+    server may have one, or nobody: without `is_encrypted`.
+    """
     users = [
         _user(admin, nkeys, None),
         *(_user(name, nkeys, _permissions(name, machines, stream)) for name in machines),
     ]
-    return _CONFIGURATION.format(tls="" if nkeys else _TLS, users=",\n".join(users))
+    tls = _TLS.format(clients="" if nkeys is not None else _CLIENTS) if is_encrypted else ""
+    return _CONFIGURATION.format(tls=tls, users=",\n".join(users))
 
 
 def _user(name: str, nkeys: Mapping[str, str] | None, permissions: str | None) -> str:
-    who = f'nkey: "{nkeys.get(name, f"THE-PUBLIC-NKEY-OF-{name}")}"' if nkeys else f'user: "{name}"'
-    remark = f"  # {name}\n" if nkeys else ""
+    who = f'user: "{name}"' if nkeys is None else f'nkey: "{nkeys.get(name, f"THE-PUBLIC-NKEY-OF-{name}")}"'
+    remark = "" if nkeys is None else f"  # {name}\n"
     return (
         f"{remark}  {{ {who} }}" if permissions is None else f"{remark}  {{ {who}, permissions: {{\n{permissions} }} }}"
     )

@@ -123,5 +123,11 @@ def test_the_configuration_gives_a_machine_what_is_its_own_alone() -> None:
     assert "CREATE" not in text
     assert "mars-" not in line
     assert 'user: "admin" }' in text
+    assert "verify_and_map: true" in text
+
+
+def test_with_nkeys_the_server_alone_has_a_certificate_or_nobody() -> None:
     nkeys = server_configuration(["lap"], stream="X", nkeys={"lap": "UABC"})
-    assert ('nkey: "UABC"' in nkeys, 'nkey: "THE-PUBLIC-NKEY-OF-admin"' in nkeys, "tls" in nkeys) == (True, True, False)
+    assert ('nkey: "UABC"' in nkeys, 'nkey: "THE-PUBLIC-NKEY-OF-admin"' in nkeys) == (True, True)
+    assert ("cert_file" in nkeys, "verify" in nkeys, "user:" in nkeys) == (True, False, False)
+    assert "tls" not in server_configuration(["lap"], stream="X", nkeys={}, is_encrypted=False)

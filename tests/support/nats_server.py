@@ -93,9 +93,8 @@ class NatsServer:
             if (self.mode == "nkeys")
             else None
         )
-        text = server_configuration(self.machines, stream="X", nkeys=public)
+        text = server_configuration(self.machines, stream="X", nkeys=public, is_encrypted=self.mode == "tls")
         if self.mode == "open":
-            text = text.partition("# A machine is the user")[0] + text[text.index("jetstream {") :]
             text = text.partition("authorization {")[0]
         text = text.replace("port: 4222", f'listen: "{self.host}:{self.port or -1}"\nhttp: "{HOST}:-1"')
         text = text.replace("/var/lib/nats", str(self.store))
