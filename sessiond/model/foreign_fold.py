@@ -11,11 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from sessiond.model.entry import Entry
+from sessiond.model.keys import MACHINE
 from sessiond.model.lax import MAX_WHOLE, amount
 from sessiond.model.line_facts import CHOSEN, FIRST_WORDS, SUMMARY, LineFacts
 from sessiond.model.message import UNKNOWN_MODEL, text_of
 from sessiond.model.record import TOOL_ROLES, Record
-from sessiond.model.source_facts import OpenMessage, SourceFacts
+from sessiond.model.source_facts import FoundFacts, OpenMessage, SourceFacts
 from sessiond.model.title import MAX_TITLE_CHARS, UNSHOWN, clean_title, first_words
 from sessiond.model.usage import Usage, usage_id_of
 from sessiond.model.usage_rows import NOTHING_USED, UsageItem, count_costs, count_item, item_of, note_summary
@@ -40,7 +41,7 @@ def begin_foreign(source: SourceFacts, native_id: str) -> Entry:
     name, found = source.name, source.found
     return Entry(
         session_id=native_id,
-        session_key=found.key or f"{name}:{native_id}",
+        session_key=key_of_found(name, found, native_id),
         spawned_by=f"{name}:{found.parent}" if found.parent else None,
         cwd=found.cwd,
         source=SourceFacts(
@@ -50,6 +51,11 @@ def begin_foreign(source: SourceFacts, native_id: str) -> Entry:
             title_rank=CHOSEN if found.title else FIRST_WORDS,
         ),
     )
+
+
+def key_of_found(name: str, found: FoundFacts, native_id: str) -> str:
+    """The key of a session with this id. Only on another machine it is not made of that."""
+    return found.key if name == MACHINE and found.key is not None else f"{name}:{native_id}"
 
 
 def fold_foreign(entry: Entry, record: Record, offset: int, mtime_ms: int) -> Entry:

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from sessiond.model.entry import Entry
+from sessiond.model.foreign_fold import key_of_found
+from sessiond.model.keys import machine_of
 from sessiond.sources.folding_queue import SLICE_BYTES
 from sessiond.sources.reading import ListedFile, ThreadTurn
 from sessiond.sources.root import OpenRoot
@@ -69,7 +71,9 @@ def _may_continue(root: OpenRoot, file: ListedFile, known: Entry) -> bool:
     source, facts = known.source, known.file
     if source is None or source.name != root.name:
         return False
-    if known.session_key != (source.found.key or f"{root.name}:{known.session_id}"):
+    if known.session_key != key_of_found(root.name, source.found, known.session_id):
+        return False
+    if root.finder.is_ours and machine_of(known.session_key) != file.place.partition("/")[0]:
         return False
     if not root.finder.id_in_head and known.session_id != file.found.native_id:
         return False

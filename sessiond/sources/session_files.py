@@ -128,7 +128,8 @@ class SessionFiles:
                 self._news.publish(session, "create", "found")
 
     def _gives_way(self, root: OpenRoot, rival: Session, file: ListedFile, entry: Entry) -> bool:
-        """Whether another file of the same session is older, has no messages, or is gone; then its session is removed.
+        """Whether another file of the same session or key is older, has no messages, or is gone; then its session is
+        removed.
 
         Gemini CLI makes a file without messages each time that it goes on with a session in its older file.
         """
@@ -137,8 +138,9 @@ class SessionFiles:
         except OSError:
             look = None
         if look is not None:
-            of_rival = _may_have_messages(rival.entry), look.mtime_ns
-            if of_rival >= (_may_have_messages(entry), file.mtime_ns):
+            # After a reset there the newer transcript has the key, before anything is said in it.
+            by = (lambda one: one.created_at) if root.finder.is_ours else _may_have_messages
+            if (by(rival.entry), look.mtime_ns) >= (by(entry), file.mtime_ns):
                 return False
         self.remove(root, rival, "a newer file has this session")
         if look is not None:

@@ -177,6 +177,33 @@ async def test_of_two_replicas_with_one_key_the_newer_is_shown(tmp_path: Path) -
                 await trio.sleep(0.005)
 
 
+async def test_after_a_reset_there_the_new_transcript_has_the_key_and_is_followed(tmp_path: Path) -> None:
+    one_replica(tmp_path, line("before"))
+    async with daemon(tmp_path) as (parts, owner):
+        await owner.call("sessions.messages.subscribe", key=KEY)
+        fresh = header(ID.format(2)).replace(b"2026-01-02", b"2026-02-02")
+        path = write_replica(replica_path(tmp_path / "store", ID.format(2)), fresh)
+        assert (await owner.event("session.resync"))["reason"] == "reset"
+        write_replica(path, line("after"))
+        event = await owner.event("session.message")
+        assert (event["sessionId"], event["message"]["content"][0]["text"]) == (ID.format(2), "after")
+        await parts.services.sources.save()
+    async with daemon(tmp_path) as (_, owner):
+        assert [row["title"] for row in (await rows(owner)).values()] == ["after"]
+
+
+async def test_a_snapshot_that_says_another_key_is_not_believed(tmp_path: Path) -> None:
+    one_replica(tmp_path, line("hello"))
+    async with daemon(tmp_path) as (parts, owner):
+        await parts.services.sources.save()
+    cache = tmp_path / "store/cache/sources.jsonl"
+    for key in (b"agent:main:main", b"venus/agent:ops:main"):
+        cache.write_bytes(cache.read_bytes().replace(KEY.encode(), key))
+        async with daemon(tmp_path) as (parts, owner):
+            assert (await rows(owner)).keys() == {KEY}
+            await parts.services.sources.save()
+
+
 async def test_a_replica_takes_over_nothing_of_ours(tmp_path: Path) -> None:
     """Even one that has the id, the key, the label and the messages of a session of ours."""
     async with daemon(tmp_path) as (parts, owner):
