@@ -12,17 +12,18 @@ from contextlib import suppress
 from typing import Protocol
 
 import structlog
-from msgspec.structs import replace
 
 from sessiond.client.errors import ClientError
 from sessiond.client.retry import Backoff
 from sessiond.link.failures import BusError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
+from sessiond.link.peer_places import PeerPlaces
 from sessiond.link.ranges import (
     ANSWER_BYTES,
     HEAD_BYTES,
     MAX_KEY_CHARS,
     MAX_ROWS,
+    OVERLAP_BYTES,
     RANGE_BYTES,
     CopyRequest,
     Promise,
@@ -30,9 +31,8 @@ from sessiond.link.ranges import (
     RowFields,
     RowsFields,
     RowsRequest,
-    make_generation,
 )
-from sessiond.link.sent_places import SentPlace, SentPlaces
+from sessiond.link.sent_places import SentPlace
 from sessiond.link.subjects import Kind
 from sessiond.link.transcript_bytes import FoundBytes, NoTranscript, OtherContent
 
@@ -77,17 +77,18 @@ class PeerFeed:
         self,
         peer: str,
         sessions: OwnSessions,
-        places: SentPlaces,
+        places: PeerPlaces,
         *,
         courier: RangeSender,
         read: Reading,
         exports: Callable[[SessionFacts], bool],
         wall_ms: Callable[[], int],
-        salt: Callable[[], int],
+        overlap_bytes: int = OVERLAP_BYTES,
     ) -> None:
         self.peer = peer
         self._sessions, self._places, self._courier = sessions, places, courier
-        self._read, self._exports, self._wall_ms, self._salt = read, exports, wall_ms, salt
+        self._read, self._exports, self._wall_ms = read, exports, wall_ms
+        self._overlap_bytes = overlap_bytes
         self._dirty: dict[str, None] = {}
         self._rows: dict[str, bool] = {}  # session -> with its head
         self._requests: dict[str, CopyRequest] = {}
@@ -106,7 +107,7 @@ class PeerFeed:
 
     def review(self) -> None:
         """Look at all sessions: after the list was read, or rules or marks have changed."""
-        places = self._places.of_peer(self.peer)
+        places = self._places.all
         for session, facts in self._sessions.all.items():
             place = places.get(session)
             if not self._exports(facts):
@@ -125,7 +126,7 @@ class PeerFeed:
     def take_request(self, request: CopyRequest) -> Promise:
         facts = self._sessions.find(request.session)
         if facts is None or not self._exports(facts):
-            if request.session in self._places.of_peer(self.peer):
+            if request.session in self._places.all:
                 self._rows[request.session] = False
                 self._has_work.set()
             return Promise(gone=True)
@@ -141,7 +142,7 @@ class PeerFeed:
         for session, facts in self._sessions.all.items():
             if self._exports(facts):
                 self._rows[session] = request.heads or self._rows.get(session, False)
-        for session in self._places.of_peer(self.peer):
+        for session in self._places.all:
             facts_now = self._sessions.find(session)
             if facts_now is None or not self._exports(facts_now):
                 self._rows[session] = False
@@ -202,7 +203,7 @@ class PeerFeed:
         if place is None:
             return
         try:
-            found = await self._read_for(session, place.cursor, None)
+            found = await self._read_for(session, place.cursor, max(0, place.to - self._overlap_bytes))
             if found.size - place.to > _MOST_BEHIND:
                 # The last piece shows the peer how much it has to ask for.
                 found = await self._read_for(session, found.cursor, found.size - _LAST_PIECE)
@@ -211,13 +212,13 @@ class PeerFeed:
             return
         except _Withheld:
             return
-        if found.data or place.cursor is None:
+        if found.to > place.to or place.cursor is None:
             try:
                 await self._send("rec", session, place, found)
             except BaseException:
                 self._unsure.add(session)
                 raise
-            self._advance(session, place, found)
+            self._places.advance(session, place, found)
         if session in self._unsure:
             # What was not acknowledged may have arrived, and the transcript may be shorter by now.
             self._unsure.discard(session)
@@ -225,17 +226,10 @@ class PeerFeed:
         if found.to < found.size:
             self.mark(session)
         else:
-            self._note_seen(session, found)
-
-    def _note_seen(self, session: str, found: FoundBytes) -> None:
-        """All is published: the list need not be compared with the transcript again."""
-        facts, place = self._sessions.find(session), self._places.of_peer(self.peer).get(session)
-        if facts is None or place is None or not facts.size == found.size == place.to:
-            return
-        if place.seen != facts.cursor:
-            self._places.put(self.peer, session, replace(place, seen=facts.cursor, cursor=found.cursor))
+            self._places.note_seen(self._sessions.find(session), found)
 
     async def _send(self, kind: Kind, session: str, place: SentPlace, found: FoundBytes) -> None:
+        self._places.anchor(session, place, found)
         fields = RangeFields(
             agent=place.agent, generation=place.generation, begin=found.begin, to=found.to, size=found.size
         )
@@ -261,33 +255,18 @@ class PeerFeed:
 
     def _place(self, session: str) -> SentPlace | None:
         """The place of a session that is exported, a new one if it has none; None where it is not exported."""
-        facts, place = self._sessions.find(session), self._places.of_peer(self.peer).get(session)
-        if facts is None or not self._exports(facts):
-            if place is not None and not place.is_gone:
-                self._rows[session] = False
-                self._has_work.set()
-            return None
-        if place is None or place.is_gone:
-            return self._make(session, facts.agent, "" if place is None else place.generation)
-        return place
-
-    def _make(self, session: str, agent: str, after: str) -> SentPlace:
-        place = SentPlace(agent, make_generation(after, self._wall_ms(), self._salt()))
-        self._places.put(self.peer, session, place)
-        return place
+        facts = self._sessions.find(session)
+        if facts is not None and self._exports(facts):
+            return self._places.place_of(facts)
+        if self._places.is_told(session):
+            self._rows[session] = False
+            self._has_work.set()
+        return None
 
     def _renew(self, session: str, seen: SentPlace, after: str = "") -> SentPlace:
-        """Begin a new generation, unless somebody has since `seen`."""
-        place = self._places.of_peer(self.peer)[session]
-        if place.generation == seen.generation:
-            place = self._make(session, seen.agent, max(seen.generation, after))
+        place = self._places.renew(session, seen, after)
         self.mark(session)
         return place
-
-    def _advance(self, session: str, place: SentPlace, found: FoundBytes) -> None:
-        now = self._places.of_peer(self.peer)[session]
-        if now.generation == place.generation and (found.to > now.to or now.cursor is None):
-            self._places.put(self.peer, session, replace(now, to=found.to, cursor=found.cursor))
 
     # Parts that the peer asks for.
 
@@ -316,17 +295,17 @@ class PeerFeed:
         end = at + ANSWER_BYTES
         while at < end:
             try:
-                found = await self._read_for(session, place.cursor, at)
+                found = await self._read_for(session, place.cursor, max(0, at - self._overlap_bytes))
             except OtherContent:
                 place, at, end = self._renew(session, place), 0, ANSWER_BYTES
                 continue
             except _Withheld:
                 return
-            if found.begin < at:  # the peer has more than there is
+            if found.size < at:  # the peer has more than there is
                 place, at, end = self._renew(session, place), 0, ANSWER_BYTES
                 continue
             await self._send("ask", session, place, found)
-            self._advance(session, place, found)
+            self._places.advance(session, place, found)
             at = found.to
             if at >= found.size:
                 return
@@ -362,15 +341,15 @@ class PeerFeed:
             fields = RowsFields(counter=self._counter, rows=tuple(row for row, _ in part))
             await self._courier.send(self.peer, "row", "rows", fields, b"".join(head for _, head in part))
             for row, _ in part:
-                place = self._places.of_peer(self.peer).get(row.session)
-                if row.gone and place is not None:
-                    self._places.put(self.peer, row.session, SentPlace(row.agent, row.generation, is_gone=True))
+                if row.gone:
+                    self._places.end(row.session, row.generation)
+                    self.mark(row.session)  # it may be exported again by now
 
     async def _make_row(self, session: str, with_head: bool) -> tuple[RowFields, bytes] | None:
         """The row and the head; None where there is nothing to say."""
         place = self._place(session)
         if place is None:
-            known = self._places.of_peer(self.peer).get(session)
+            known = self._places.find(session)
             self._rows.pop(session, None)
             if known is None:
                 return None
@@ -383,7 +362,7 @@ class PeerFeed:
                 self.mark(session)
                 return None
             head, size = found.data[: found.data.rfind(b"\n") + 1], found.size
-            self._advance(session, place, found)
+            self._places.advance(session, place, found)
         facts = self._sessions.find(session)
         if facts is None:
             return None

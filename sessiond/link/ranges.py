@@ -16,6 +16,9 @@ from sessiond.model.keys import AGENT_ID
 
 # The largest range. One message carries it, and each costs the daemon little.
 RANGE_BYTES = 256 << 10
+# A range begins so much earlier than it has to: a copy that has other bytes there, which were sent before the original
+# was changed, and the range that would have shown it lost, must not grow.
+OVERLAP_BYTES = 1024
 # What is answered to one question at most: whoever asks has it before it asks for more, so that the server never holds
 # more than that.
 ANSWER_BYTES = 8 << 20

@@ -52,7 +52,9 @@ class SentPlaces:
         self.changed = asyncio.Event()
         self._unstored: dict[tuple[str, str], SentPlace] = {}
         for peer, session, agent, generation, upto, cursor, seen, gone in self._database.execute("SELECT * FROM place"):
-            self._places.setdefault(peer, {})[session] = SentPlace(agent, generation, upto, cursor, seen, bool(gone))
+            # Without a cursor something may have been sent, of which nothing is known: nothing goes on from there.
+            is_over = bool(gone) or cursor is None
+            self._places.setdefault(peer, {})[session] = SentPlace(agent, generation, upto, cursor, seen, is_over)
 
     def of_peer(self, peer: str) -> Mapping[str, SentPlace]:
         return self._places.setdefault(peer, {})

@@ -22,7 +22,8 @@ from sessiond.link.failures import LinkError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
 from sessiond.link.owner_door import OwnerDoor
 from sessiond.link.peer_feed import PeerFeed, RangeSender
-from sessiond.link.ranges import SESSION, CopyRequest, Promise, RowsRequest
+from sessiond.link.peer_places import PeerPlaces
+from sessiond.link.ranges import OVERLAP_BYTES, SESSION, CopyRequest, Promise, RowsRequest
 from sessiond.link.rules import is_exported
 from sessiond.link.sent_places import SentPlaces
 from sessiond.link.shares import SharesFile
@@ -51,6 +52,7 @@ class TranscriptPublisher:
         *,
         drop: Callable[[Refused], object],
         wall_ms: Callable[[], int],
+        overlap_bytes: int = OVERLAP_BYTES,
     ) -> None:
         self._daemon, self._places, self._shares, self._drop = daemon, places, shares, drop
         self._sessions = OwnSessions(daemon, self._mark)
@@ -60,12 +62,12 @@ class TranscriptPublisher:
             name: PeerFeed(
                 name,
                 self._sessions,
-                places,
+                PeerPlaces(name, places, wall_ms, lambda: random.getrandbits(16)),
                 courier=courier,
                 read=self._read,
                 exports=lambda facts, peer=peer: self._exports(facts, peer),  # type: ignore[misc]
                 wall_ms=wall_ms,
-                salt=lambda: random.getrandbits(16),
+                overlap_bytes=overlap_bytes,
             )
             for name, peer in peers.items()
         }

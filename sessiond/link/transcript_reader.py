@@ -198,8 +198,8 @@ class TranscriptReader:
         return ByteSpan(row.session, row.agent, row.generation, 0, head, row.updated_at or None) if head else None
 
     def _remove_gone(self, folder: MachineFolder, rows: Sequence[RowFields], counter: int) -> None:
-        folder.remove(row.session for row in rows)
-        known = [row for row in rows if folder.state(row.session) is not None or folder.has_place]
+        known = [row for row in rows if _ends(row, folder.state(row.session), is_room=folder.has_place)]
+        folder.remove(row.session for row in known)
         folder.note_rows((row.session, _gone_state(folder.state(row.session), row, counter)) for row in known)
 
     # What is there.
@@ -235,6 +235,11 @@ def read_span(message: PeerMessage) -> tuple[ByteSpan, int] | Refused:
     return ByteSpan(message.id, fields.agent, fields.generation, fields.begin, message.payload), fields.size
 
 
+def _ends(row: RowFields, state: CopyState | None, *, is_room: bool) -> bool:
+    """Whether a row that says `gone` ends a copy. A newer generation may have come before it."""
+    return is_room if state is None else row.generation >= state.generation
+
+
 def _gone_state(state: CopyState | None, row: RowFields, counter: int) -> CopyState:
     generation = row.generation if state is None else max(state.generation, row.generation)
     return CopyState(row.agent, generation, is_gone=True, counter=counter)
@@ -250,4 +255,6 @@ def _missing(folder: MachineFolder, row: RowFields) -> Wanted | None:
         # comes behind it knows.
         is_longer = folder.size(row.session) > row.size
         return Wanted(row.session, row.generation, row.size, row.updated_at, "check" if is_longer else "missing")
-    return Wanted(row.session, row.generation, row.size, row.updated_at)
+    # An older generation than that of the copy: an old row, or a sender that has lost its places and learns it so.
+    is_older = state is not None and row.generation < state.generation
+    return Wanted(row.session, row.generation, row.size, row.updated_at, "check" if is_older else "missing")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.copied_transcripts import copies_in
 from support.nats_machines import LinkedMachine, linked
 from support.nats_server import NatsServer
 from support.nats_stream import count_messages, limit_bytes, purge
@@ -33,7 +34,7 @@ def machines(tmp_path: Path, server: NatsServer) -> Iterator[Machines]:
 
 def wait_until_equal(machines: Machines, wanted: Callable[[], dict[str, bytes]] | None = None) -> None:
     lap, mars = machines["lap"], machines["mars"]
-    mars.wait_for(lambda: mars.replicas("lap") == (wanted or lap.originals)(), "the copies are not the originals")
+    mars.wait_for(lambda: copies_in(mars, "lap") == (wanted or lap.originals)(), "the copies are not the originals")
 
 
 def transcript_of(machine: LinkedMachine, key: str) -> Path:

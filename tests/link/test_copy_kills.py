@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.copied_transcripts import copies_in
 from support.nats_machines import LinkedMachine, linked, wait_until_there
 from support.nats_server import NatsServer
 from support.nats_stream import purge
@@ -85,6 +86,6 @@ def test_every_copy_is_equal_after_links_daemons_and_the_server_were_killed(
                 bring_back()
                 files.grow()
         lap.wait_for(lambda: lap.call("daemon.status")["sessions"] is not None, "the daemon is not there")
-        mars.wait_for(lambda: mars.replicas("lap") == lap.originals(), "the copies are not the originals by the byte")
+        mars.wait_for(lambda: copies_in(mars, "lap") == lap.originals(), "the copies are not the originals by the byte")
         assert len(lap.originals()) == FILES
         wait_until_there(mars, ["lap"])
