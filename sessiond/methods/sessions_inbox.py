@@ -15,7 +15,7 @@ from sessiond.errors import Forbidden, InvalidParams
 from sessiond.events.wake_up import follow_quietly
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context, Services
-from sessiond.model.keys import is_inbox
+from sessiond.model.keys import is_inbox, machine_of
 from sessiond.ranges import INBOX_WAIT_S
 from sessiond.rpc.method import Method
 from sessiond.runs import inbox
@@ -78,9 +78,10 @@ def _session_of(ctx: Context, named: str | None) -> Session:
     if session.folder.source is not None:
         attending = ctx.services.attending.find(session.key)
         if attending is None:
+            machine = machine_of(session.key)
+            why = "no hook has told of it, so a message goes to a session that goes on with a copy of it"
             raise InvalidParams(
-                f"nothing waits for {session.key}: no hook has told of it, so a message goes to a session that goes on"
-                " with a copy of it",
+                f"nothing waits for {session.key}: {why if machine is None else f'messages to it go to {machine}'}",
                 field="$.sessionKey",
                 code="no_inbox",
             )

@@ -38,6 +38,8 @@ class OpenRoot:
         """Open it. Raises OSError; BadName where its path is no text, which clients could not be told."""
         self.configured = root
         self.finder = root.finder
+        if root.finder.is_ours and root.path.is_symlink():
+            raise dirfd.SymlinkRefused(root.path.name)  # as everything else in the store
         self.path = os.path.realpath(root.path)
         if not is_text(self.path):
             raise BadName("its path is not UTF-8 text")

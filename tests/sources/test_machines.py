@@ -308,6 +308,7 @@ async def test_nothing_changes_it_from_here(tmp_path: Path) -> None:
             refused = await owner.failure(method, **params)
             assert (method, refused["data"]["code"]) == (method, "read_only")
             assert "the machine mars" in refused["message"]
+        assert "go to mars" in (await owner.failure("sessions_inbox", sessionKey=KEY))["message"]
         assert (await owner.failure("sessions.bytes", sessionId=ID.format(1)))["data"]["type"] == "not_found"
         assert (await owner.failure("sessions.create", key="mars/agent:ops:new"))["data"]["type"] != "internal"
         assert (await owner.failure("tokens.mint", sessionKey=KEY, scopes=["list"]))["data"]["type"] != "internal"
@@ -380,6 +381,20 @@ async def test_hostile_replicas_cost_only_themselves(tmp_path: Path) -> None:
         wrong = {one["thing"].rpartition("/")[2] for one in findings if one["level"] == "warn"}
         assert {"link.jsonl", "pipe.jsonl"} <= wrong
         assert not [one for one in findings if one["thing"] == "machines"]
+
+
+async def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    one_replica(tmp_path, line("hello"))
+    folder = tmp_path / "store/machines"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    async with daemon(tmp_path) as (_, owner):
+        assert await rows(owner) == {}
+        findings = (await owner.call("daemon.doctor"))["findings"]
+        assert [one["what"] for one in findings if one["thing"] == "machines"] == ["a symlink; it is not followed"]
+        folder.unlink()
+        (tmp_path / "elsewhere").rename(folder)
+        await wait_for_rows(owner, {KEY})
 
 
 async def test_a_long_replica_is_partial_at_first_and_keeps_its_key(tmp_path: Path) -> None:
