@@ -61,6 +61,20 @@ async def test_a_change_is_saved_after_a_second(tmp_path: Path, autojump_clock: 
         assert (len(disk.saves), read_index(parts)[KEY]["messageCount"]) == (2, 2)
 
 
+async def test_an_index_is_not_replaced_while_a_file_beside_it_cannot_be_adopted(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with run_saver(tmp_path, disk := Disk()) as (parts, _):
+        folder = parts.session(KEY).folder
+        folder.waiting.add("half.jsonl")  # the index may be another program's, and name it
+        await trio.sleep(10)
+        assert (disk.saves, folder.dirty) == ([], True)
+        folder.waiting.discard("half.jsonl")
+        await parts.say(KEY, "what adopted it")
+        await trio.sleep(10)
+        assert len(disk.saves) == 1
+
+
 async def test_nothing_is_saved_without_changes(tmp_path: Path, autojump_clock: object) -> None:
     async with run_saver(tmp_path, disk := Disk()):
         await trio.sleep(80_000)

@@ -113,6 +113,22 @@ async def test_polling_an_empty_inbox_writes_nothing(daemon_parts, owner, reader
     assert session.entry.file.folded_to == before
 
 
+async def test_an_answer_is_kept_unless_whoever_asked_has_waited_for_it(tmp_path: Path) -> None:
+    async with (
+        in_process_daemon(tmp_path, '[tools.sessions]\nvisibility = "agent"\n') as parts,
+        parts.connect() as owner,
+        parts.connect(READER) as reader,
+    ):
+        for key in (KEY, "agent:main:main"):
+            await owner.call("sessions.create", key=key)
+        asked = {"sessionKey": "agent:main:main", "timeoutSeconds": PATIENCE_S}
+        heard = await reader.call("sessions_send", message="waits for it", **asked)
+        assert heard["reply"] == "waits for it"
+        await reader.call("sessions_send", message="does not", **{**asked, "timeoutSeconds": 0})
+        page = await reader.call("sessions_inbox", wait=25)
+        assert texts_of(page) == ["does not"]
+
+
 async def test_a_wait_ends_with_the_next_message(owner, reader) -> None:
     request = await reader.send("sessions_inbox", wait=25)
     await send_to_inbox(owner, "at last")

@@ -296,28 +296,26 @@ async def test_other_tasks_run_during_a_long_announcement_and_callers_are_answer
 
 
 async def test_an_append_returns_only_when_all_of_it_was_announced(tmp_path, folder):
-    session, events, left = make_session(folder, tmp_path), [], 5
+    session, other = make_session(folder, tmp_path), make_session(folder, tmp_path, "other")
+    left, events = {session: 5, other: 5}, []
 
-    def announce(_: Session) -> bool:
-        nonlocal left
-        left -= 1
-        events.append("announced")
-        return left > 0
+    def announce(one: Session) -> bool:
+        left[one] -= 1
+        events.append(f"announced {one.session_id}")
+        return left[one] > 0
 
-    async with (
-        open_committer(on_committed=announce, now=SliceEndingClock()) as committer,
-        trio.open_nursery() as nursery,
-    ):
+    async def wait(one: Session) -> None:
+        await append(committer, one, "a")
+        events.append(f"answered {one.session_id}")
 
-        async def wait() -> None:
-            await append(committer, session, "a")
-            events.append("answered")
-
-        nursery.start_soon(wait)
-        # Every task gets a turn between two slices.
-        await append(committer, make_session(folder, tmp_path, "other"), "b")
-    assert [event for event in events if event == "answered" or left == 0][-1] == "answered"
-    assert events.index("answered") >= 5
+    # Every task gets a turn between two slices.
+    async with open_committer(on_committed=announce, now=SliceEndingClock()) as committer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, session)
+            nursery.start_soon(wait, other)
+    for name in ("s", "other"):
+        own = [event for event in events if event.endswith(f" {name}")]
+        assert own == [f"announced {name}"] * 5 + [f"answered {name}"]
 
 
 async def test_nothing_is_written_to_a_session_while_its_last_commit_is_announced(tmp_path, folder):

@@ -107,6 +107,21 @@ def test_a_moved_file_is_on_disk_in_its_new_folder_before_it_leaves_the_old_one(
     ]
 
 
+@pytest.mark.parametrize("failing", [4, 5])
+def test_a_move_that_is_refused_is_undone_and_that_is_on_disk(tmp_path: Path, failing: int) -> None:
+    """The disk may have the move already, and nobody syncs these folders again."""
+    script = _MOVE_SCRIPT.replace("assert dirfd", "dirfd").replace("dirfd.move", "try:\n    dirfd.move")
+    script += "except OSError as error:\n    print(error.errno)\n"
+    printed, calls = run(tmp_path, script, Point(Mode.FAIL, failing, 5))
+    assert printed == "5"
+    assert [(call.name, call.path) for call in calls][-3:] == [
+        ("rename", "/archive/s.jsonl"),
+        ("sync", ""),
+        ("sync", "/archive"),
+    ]
+    assert (tmp_path / "place" / "s.jsonl").exists()
+
+
 def test_the_removal_of_a_refused_file_is_synced(tmp_path: Path) -> None:
     _, calls = run(tmp_path, _CREATE_SCRIPT, None)
     (named,) = [number for number, call in enumerate(calls, 1) if call.name == "rename"]
