@@ -29,6 +29,11 @@ _POSITION_BITS = 40
 _BYTES_A_NOTED = 12
 
 
+# A transcript may name another model or day in every line. Rows for so many are made without a pause of the event loop.
+MOST_NAMES = 4000
+OTHER = "other"
+
+
 class UsageSum(msgspec.Struct):
     """A sum. `cost_usd` is None if nothing in it had a cost; of `unpriced_tokens` nothing says what they cost."""
 
@@ -192,7 +197,8 @@ class UsageCount:
         more = UsageSum(*counts, cost, unpriced)
         self.totals.merge(more)
         for sums, name in ((self.by_model, model), (self.by_day, _name_day(day))):
-            sums.setdefault(name, UsageSum()).merge(more)
+            shown = name if name in sums or len(sums) < MOST_NAMES else OTHER
+            sums.setdefault(shown, UsageSum()).merge(more)
         self.by_session.setdefault(used.session, UsageSum()).merge(more)
 
 

@@ -15,6 +15,7 @@ from sessiond.model.dialects import DIALECTS
 from sessiond.model.entry import Entry
 from sessiond.model.source_facts import SourceFacts
 from sessiond.rpc.budget import MIB
+from sessiond.sessions.usage import MOST_NAMES
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
 
@@ -114,6 +115,20 @@ async def test_what_has_to_be_read_waits_for_memory_and_what_is_in_the_entries_d
             for share in shares:
                 share.release()
         assert found == [3330]
+
+
+async def test_more_names_than_an_answer_has_are_summed_up_as_other(tmp_path: Path) -> None:
+    for number, count in enumerate((MOST_NAMES, MOST_NAMES + 2)):
+        lines = [_message_record(f"m{n}", T - n * DAY, _token_counts(1), model=f"model {n}") for n in range(count)]
+        _write(tmp_path, number, *lines, key=f"agent:main:of{count}")
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        whole = await client.call("sessions.usage", key=f"agent:main:of{MOST_NAMES}")
+        assert len(whole["byModel"]) == len(whole["byDay"]) == MOST_NAMES
+        assert "other" not in {row["model"] for row in whole["byModel"]} | {row["day"] for row in whole["byDay"]}
+        more = await client.call("sessions.usage", key=f"agent:main:of{MOST_NAMES + 2}")
+        for rows, name in ((more["byModel"], "model"), (more["byDay"], "day")):
+            assert [row["totalTokens"] for row in rows if row[name] == "other"] == [6]
+            assert len(rows) == MOST_NAMES + 1 and sum(row["totalTokens"] for row in rows) == 3 * (MOST_NAMES + 2)
 
 
 async def test_since_is_inclusive_and_until_exclusive(tmp_path: Path) -> None:
