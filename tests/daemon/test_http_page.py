@@ -390,6 +390,17 @@ def test_changes_of_all_sessions_come_as_rows_without_what_was_said(running: Dae
         assert (row["label"], "UNSEEN" in str(row)) == ("named", False)
 
 
+def test_that_another_machine_is_reached_or_away_comes_to_the_page(running: Daemon) -> None:
+    page = open_page(running, "list")
+    with page.events() as events, running.connect() as link:
+        next(events)
+        link.call("machines.report", machine="mars", present=True)
+        assert next(events) == ("machine.changed", {"machine": "mars"})
+        link.close()
+        name, data = next(events)
+        assert (name, data.keys()) == ("machine.changed", {"machine", "awaySince"})
+
+
 def test_a_page_ends_itself_and_its_streams_and_no_other_page(running: Daemon) -> None:
     page, other = open_page(running), open_page(running)
     with page.events() as events, other.events() as others:

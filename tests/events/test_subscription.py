@@ -9,7 +9,7 @@ from support.rows import check_each
 
 from sessiond.events.bus import EventBus
 from sessiond.events.subscription import MAX_QUEUED_BYTES, FollowPlace
-from sessiond.model.event import ChangedEvent, LiveEvent, QuestionAsked
+from sessiond.model.event import ChangedEvent, LiveEvent, MachineChanged, QuestionAsked
 from sessiond.model.question import Question, QuestionOption
 
 
@@ -254,6 +254,22 @@ async def test_questions_reach_a_subscriber_that_is_behind_and_one_that_only_lis
     bus.publish(event)
     assert [len(one.events) for one in (heard, silence, once)] == [1, 0, 1]
     assert not lists.queue and not nobody.queue and not both.queue
+
+
+async def test_what_is_told_of_a_machine_reaches_a_subscriber_whose_queue_overflows() -> None:
+    event = MachineChanged("mars/agent:", "mars", 5)
+    bus = EventBus()
+    behind, reader = follower(bus, None)
+    reader.stop()
+    one, heard = follower(bus, "mars/agent:ops:main")
+    for seq in range(10):
+        bus.publish(message_event(seq, OTHER))
+    bus.publish(event)
+    for seq in range(10, 20):
+        bus.publish(message_event(seq, OTHER))
+    assert list(behind.queue) == [event]
+    assert not one.queue
+    assert heard.events == [], "who follows one session has its row to tell"
 
 
 async def test_questions_alone_cannot_fill_the_memory() -> None:
