@@ -173,7 +173,7 @@ class Bus:
         queue = self._queues[kind] = asyncio.Queue()
         self._working.append(self._tasks.create_task(_work(queue, handler)))
         if self._client is not None:
-            self._working.append(self._tasks.create_task(self._subscribe(self._client, kind)))
+            self._working.append(self._tasks.create_task(_cancellable(self._subscribe(self._client, kind))))
 
     def answer(self, answerer: Answerer) -> None:
         """Answer what other machines ask, from now on and after each connection. One question waits for the answer to
@@ -202,7 +202,7 @@ class Bus:
         """For deliveries: what is not said because the connection is away is asked again by the server."""
         if self._client is not None and self._client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await self._client.publish(subject, data)
+                await _cancellable(self._client.publish(subject, data))
 
     async def look(self) -> None:
         """Say in `state` whether a consumer of this machine is missing."""
@@ -218,7 +218,7 @@ class Bus:
             closed = asyncio.Event()
             client = make_client(self._settings)
             try:
-                await self._connect(client, closed)
+                await _cancellable(self._connect(client, closed))
                 while not closed.is_set():
                     await self.look()
                     with contextlib.suppress(TimeoutError):
@@ -374,16 +374,18 @@ class Bus:
         return None
 
 
-async def _cancellable(asking: Awaitable[T]) -> T:
-    """What is answered. In Python 3.11 `asyncio.wait_for`, with which the library waits, forgets that its task was
-    cancelled if the answer comes at the same time, and such a task would go on for ever.
+async def _cancellable(asking: Coroutine[Any, Any, T]) -> T:
+    """What a call of nats-py returns, in a task of its own: where it waits for its buffer to be flushed it takes a
+    cancellation for an answer, and in Python 3.11 `asyncio.wait_for`, with which it waits, forgets one that comes
+    together with the answer. Whoever was cancelled would go on for ever.
     """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    answer = await asking
-    if task is not None and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return answer
+    task = asyncio.get_running_loop().create_task(asking)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also where nobody waits any more
+    try:
+        await asyncio.wait((task,))
+    finally:
+        task.cancel()
+    return task.result()
 
 
 async def _finish(subscribing: Coroutine[Any, Any, object]) -> None:

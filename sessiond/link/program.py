@@ -31,6 +31,7 @@ log = structlog.get_logger("sessiond.link")
 
 # How long the end waits for what cannot be reached.
 _LEAVE_S = 2.0
+_CANCEL_AGAIN_S = 1.0
 EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
 
 
@@ -150,11 +151,9 @@ class LinkProgram:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
                     await link.leave()
-            for task in (serving, *waits):
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-            with suppress(asyncio.CancelledError):
-                await _raise_single(serving)
+            for wait in waits:
+                wait.cancel()
+            await end_task(serving)
 
     def _take_new_config(self) -> bool:
         """Load the configuration again; False where it cannot be used, and the old one stays."""
@@ -175,10 +174,18 @@ class LinkProgram:
             await asyncio.sleep(interval_s)
 
 
-async def _raise_single(task: asyncio.Task[None]) -> None:
-    """The end of the task; of a group with one error in it that error."""
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel the task until it has ended; what ended it before is raised, of a group with one error in it that error.
+
+    A cancellation may get lost: where a task group has an error at the same moment, asyncio raises only that.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)
     try:
         await task
+    except asyncio.CancelledError:
+        pass
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:

@@ -1,0 +1,123 @@
+"""The link as a process: one on a store, what it ends for and what it waits for, reloads, and an end that comes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.link_stand_ins import run_until, settle
+from support.nats_machines import LinkedMachine, linked, wait_until_there
+from support.nats_server import NatsServer
+
+from sessiond.link.bus import _cancellable
+from sessiond.link.program import end_task
+
+MakeServer = Callable[..., NatsServer]
+OPEN = {("lap", "mars"): 'send = ["*"]', ("mars", "lap"): 'send = ["*"]'}
+
+
+def run_link(machine: LinkedMachine) -> tuple[int, str]:
+    """A link that ends by itself: its exit code and what it says."""
+    done = machine.daemon.cli("link", "run", "--store", str(machine.store), "--config", str(machine.daemon.config))
+    return done.returncode, done.stderr
+
+
+@pytest.mark.system
+def test_one_link_runs_on_a_store_and_a_configuration_without_machines_ends_it(
+    tmp_path: Path, nats_server: MakeServer
+) -> None:
+    with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN) as machines:
+        lap = machines["lap"]
+        assert lap.link is not None
+        code, said = run_link(lap)
+        assert code == 69 and f"another link runs on the store {lap.store}: process {lap.link.pid}" in said
+        assert lap.stop_link() == 0
+        whole = lap.daemon.config.read_text()
+        lap.daemon.config.write_text(lap.agents)
+        code, said = run_link(lap)
+        assert code == 78 and "names no other machine" in said
+        lap.daemon.config.write_text(whole.replace('key = "sdl1-', 'key = "sdl1-x'))
+        code, said = run_link(lap)
+        assert code == 78 and "the key of mars is not what" in said
+
+
+@pytest.mark.system
+def test_a_reload_takes_the_new_configuration_and_keeps_the_old_one_where_it_is_bad(
+    tmp_path: Path, nats_server: MakeServer
+) -> None:
+    server = nats_server().start()
+    with linked(tmp_path, server, ["lap", "mars"], {("lap", "mars"): 'send = ["*"]'}) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        assert lap.link is not None and mars.link is not None
+        refused = lap.send("mars/agent:ops:main", "one")
+        assert "nobody on your machine may send" in refused["error"]
+        good = mars.daemon.config.read_text()
+        mars.daemon.config.write_text(good.replace("[[link.peers]]", '[[link.peers]]\nsend = "everything"'))
+        mars.link.send_signal(signal.SIGHUP)
+        mars.wait_for(lambda: "configuration not reloaded; the old one stays" in mars.link_log.read_text(), "is silent")
+        mars.daemon.config.write_text(good.replace("[[link.peers]]", '[[link.peers]]\nsend = ["agent:ops:*"]'))
+        for process in (mars.link, mars.daemon.process):
+            assert process is not None
+            process.send_signal(signal.SIGHUP)
+        mars.wait_for(lambda: "[info     ] configuration reloaded" in mars.link_log.read_text(), "does not reload")
+        wait_until_there(mars, ["lap"])
+        mars.wait_for(lambda: lap.send("mars/agent:ops:main", "two")["status"] == "ok", "does not let it send")
+
+
+@pytest.mark.system
+def test_a_link_that_is_told_to_end_ends_with_the_server_there_or_away(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server().start()
+    with linked(tmp_path, server, ["lap", "mars"], OPEN) as machines:
+        mars = machines["mars"]
+        for is_away in (False, True, False, True):
+            server.kill() if is_away else None
+            assert mars.stop_link() in (0, -signal.SIGTERM)
+            server.start() if is_away else None
+            mars.start_link()
+            wait_until_there(mars, ["lap"])
+
+
+def test_a_cancellation_that_a_library_takes_for_an_answer_is_not_lost() -> None:
+    async def body() -> None:
+        waits = asyncio.Event()
+
+        async def flush() -> str:
+            try:
+                await waits.wait()
+            except asyncio.CancelledError:
+                return "as if nothing had been"
+            return "flushed"
+
+        task = asyncio.create_task(_cancellable(flush()))
+        await settle()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        waits.set()
+        assert await _cancellable(flush()) == "flushed"
+
+    run_until(body)
+
+
+def test_the_single_error_of_a_group_is_what_a_link_ended_with() -> None:
+    async def body() -> None:
+        async def fail() -> None:
+            raise ValueError("the reason")
+
+        async def grouped() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(fail())
+
+        task = asyncio.create_task(grouped())
+        await settle()
+        with pytest.raises(ValueError, match="the reason"):
+            await end_task(task)
+        endless = asyncio.create_task(asyncio.Event().wait())
+        await settle()
+        await end_task(endless)
+        assert endless.cancelled()
+
+    run_until(body)
