@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.nats_server import Mode, NatsServer, make_certificates
+from support.nats_server import Mode, NatsServer, is_old, make_certificates
 
 from sessiond import cli
 from sessiond.config.settings import parse
 from sessiond.link.identity import new_identity
 
+# Of an older one each check says what it lacks.
+recent = pytest.mark.skipif(is_old(), reason="SESSIOND_NATS_SERVER is older than 2.10")
 LINE = new_identity().public.text
 
 
@@ -121,6 +123,7 @@ def access(server: NatsServer) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["open", "tls", "nkeys"])
+@recent
 def test_a_server_is_set_up_and_checked(nats_server: type[NatsServer], link: Sessiond, mode: Mode) -> None:
     server = nats_server(mode).start()
     before = link("check", config=config_of(server))
@@ -145,6 +148,7 @@ def test_a_server_is_set_up_and_checked(nats_server: type[NatsServer], link: Ses
     assert {one["level"] for one in admin} == {"ok"}
 
 
+@recent
 @pytest.mark.parametrize("mode", ["tls", "nkeys"])
 def test_a_machine_sees_less_than_the_administrator_and_says_so(
     nats_server: type[NatsServer], link: Sessiond, mode: Mode
@@ -159,6 +163,7 @@ def test_a_machine_sees_less_than_the_administrator_and_says_so(
     assert (stranger.status, "moon: this machine may not ask it" in stranger.out) == (1, True)
 
 
+@recent
 def test_what_a_check_finds_of_a_server_that_was_set_up_otherwise(
     nats_server: type[NatsServer], link: Sessiond
 ) -> None:
@@ -178,6 +183,7 @@ def test_what_a_check_finds_of_a_server_that_was_set_up_otherwise(
     assert "is no address of a monitoring port" in link("check", "--monitor", "file:///etc/passwd").out
 
 
+@recent
 def test_certificates_that_end_are_told_before_they_do(nats_server: type[NatsServer], link: Sessiond) -> None:
     server = nats_server("tls")
     make_certificates(server.folder, server.host, ("admin", *server.machines), days=20)
@@ -192,6 +198,14 @@ def test_certificates_that_end_are_told_before_they_do(nats_server: type[NatsSer
     ended = link("check")
     assert (ended.status, "verified: certificate has expired" in ended.out) == (1, True)
     assert "link.certificate: has ended on" in ended.out
+
+
+@pytest.mark.skipif(not is_old(), reason="SESSIOND_NATS_SERVER names no server before 2.10")
+def test_an_older_server_is_named(nats_server: type[NatsServer], link: Sessiond) -> None:
+    server = nats_server("tls").start()
+    link("admin", "--apply", *access(server), config=config_of(server))
+    said = link("check")
+    assert (said.status, "cannot be told to write each message to the disk" in said.out) == (0, True)
 
 
 def test_a_server_without_jetstream_and_one_that_is_away_are_said(

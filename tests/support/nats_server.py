@@ -5,6 +5,7 @@ and client certificates, with nkeys, or open to everybody on loopback.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import ipaddress
 import json
 import os
@@ -26,12 +27,22 @@ from cryptography.x509.oid import NameOID
 from support.patience import PATIENCE_S
 
 from sessiond.link.connecting import ServerSettings
+from sessiond.link.server_check import RECOMMENDED
 from sessiond.link.server_setup import ADMIN, server_configuration
 
 Mode = Literal["open", "tls", "nkeys"]
 # Another version than the one of the tests' packages: SESSIOND_NATS_SERVER=/usr/sbin/nats-server.
 PROGRAM = os.environ.get("SESSIOND_NATS_SERVER") or str(Path(sys.executable).with_name("nats-server"))
 HOST = "127.0.0.1"
+
+
+@functools.cache
+def is_old() -> bool:
+    """Whether it is of the versions that do not start with `sync_interval` in their configuration."""
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v(\d+)\.(\d+)", said)
+    assert found is not None
+    return (int(found[1]), int(found[2])) < RECOMMENDED
 
 
 class NatsServer:
@@ -100,6 +111,8 @@ class NatsServer:
         text = text.replace("/var/lib/nats", str(self.store))
         for name in ("srv.pem", "srv.key", "ca.pem"):
             text = text.replace(f"/etc/nats/{name}", str(self.folder / name))
+        if is_old():
+            text = text.replace("  sync_interval: always\n", "")
         for old, new in self.replacements.items():
             assert old in text
             text = text.replace(old, new)
