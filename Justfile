@@ -118,10 +118,10 @@ test-packaging *ARGS: _venv
 ci:
     .ci/run
 
-# this checkout for the user's systemd: program, units, completion, man page
+# this checkout for the user's systemd: program, units, completion, man page (`--link`: what `sessiond link` needs, too)
 [group('ship it')]
-install:
-    systemd/install
+install *ARGS:
+    systemd/install {{ ARGS }}
 
 # take away what `just install` put in place; the store and the configuration stay
 [group('ship it')]
@@ -201,6 +201,7 @@ lock *ARGS: _venv
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra test pyproject.toml -o requirements-test.lock
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra page pyproject.toml -o requirements-page.lock
     "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock pyproject.toml -o requirements-run.lock
+    "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock --extra link pyproject.toml -o requirements-link.lock
     echo hatchling | "{{ bin }}/uv" pip compile {{ lock_flags }} -c requirements.lock - -o requirements-build.lock
 
 lock_flags := "-q --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate"

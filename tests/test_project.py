@@ -87,6 +87,10 @@ def test_the_locks_satisfy_the_requirements_of_the_project() -> None:
         assert testing[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     for requirement in requirements():
         assert running[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    linking = pinned_versions(ROOT / "requirements-link.lock")
+    for requirement in requirements("link"):
+        assert linking[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert running.items() <= linking.items()
     page = pinned_versions(ROOT / "requirements-page.lock")
     for requirement in requirements("page"):
         assert page[canonicalize_name(requirement.name)] in requirement.specifier, requirement
