@@ -81,11 +81,11 @@ class RunQueues:
         self._slots.release(slot)
 
     def push(self, run: Run) -> None:
-        """Queue the run: last, or with `request.first` ahead of all runs without it."""
+        """Queue the run: last, or with `request.first` ahead of all runs without it that have not begun."""
         queue = self._queues.setdefault(run.key, _Queue())
         if run.request.first:
-            place = next((index for index, other in enumerate(queue.waiting) if not other.request.first), None)
-            queue.waiting.insert(len(queue.waiting) if place is None else place, run)
+            ahead = (index for index, other in enumerate(queue.waiting) if not (other.request.first or other.begun))
+            queue.waiting.insert(next(ahead, len(queue.waiting)), run)
         else:
             queue.waiting.append(run)
         self._ready[run.key] = None

@@ -264,3 +264,27 @@ async def test_runs_for_a_machine_that_was_taken_out_of_the_configuration_expire
     harness.supervisor.agents_changed()
     status, error = await harness.wait_for_end(run)
     assert (status, error) == ("error", "agent mars was not attached within 300 s; start it and send again")
+
+
+async def test_what_a_machine_has_begun_stays_ahead_of_what_comes_meanwhile(
+    tmp_path: Path, harness: RunHarness, host: MachineHost, autojump_clock: Any
+):
+    """Also ahead of a message that is put before all others, and after a restart."""
+    connection = LosingConnection(AgentConnectionLost())
+    host.attached.attach("mars", connection)
+    await harness.accept("begun", KEY)
+    await connection.begun.wait()
+    connection.gate.set()
+    await trio.sleep(1)
+    await harness.accept("later", KEY)
+    await harness.accept("first", KEY, first=True)
+    order = ["begun", "first", "later"]
+    assert [run.request.text for run in harness.supervisor.queues.runs_of(KEY)] == order
+    copy = harness.copy_store(tmp_path / "killed")
+    second, again = MachineHost(tmp_path), FakeConnection()
+    async with run_harness(copy, host=second) as restarted:
+        second.on_change = restarted.supervisor.agents_changed
+        second.attached.attach("mars", again)
+        for run in list(restarted.supervisor.registry.live.values()):
+            await run.done.wait()
+        assert [params["message"] for _, params in again.asked] == order
