@@ -230,6 +230,21 @@ async def test_a_replica_takes_over_nothing_of_ours(tmp_path: Path) -> None:
         assert (await owner.call("sessions.resolve", label="mine"))["key"] == "agent:main:two"
 
 
+async def test_what_was_used_here_counts_here_though_an_older_replica_has_it_too(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": [], "usage": {"input": 7, "totalTokens": 7}, "model": "m"}
+    body = {"type": "message", "id": "a1", "parentId": None, "timestamp": "2026-01-02T03:04:09.000Z"}
+    said = line("hello", record_id="u1") + json.dumps({**body, "message": answer}).encode() + b"\n"
+    own = tmp_path / "store/agents/main/sessions" / f"{ID.format(9)}.jsonl"
+    write_replica(own, header(ID.format(9), "agent:main:main"), said)
+    one_replica(tmp_path, said)
+    aged = replica_path(tmp_path / "store", ID.format(2))
+    write_replica(aged, header(ID.format(2), "agent:ops:old").replace(b"2026", b"1999"), said)
+    async with daemon(tmp_path) as (_, owner):
+        used = await owner.call("sessions.usage")
+        assert [(one["key"], one["inputTokens"]) for one in used["bySession"]] == [("agent:main:main", 7)]
+        assert used["totals"]["inputTokens"] == 7
+
+
 async def test_who_says_that_a_session_of_ours_spawned_it_is_in_nobodys_tree(tmp_path: Path) -> None:
     path = replica_path(tmp_path / "store", ID.format(1))
     write_replica(path, header(ID.format(1), spawned_by="agent:main:main"), line("hello"))
