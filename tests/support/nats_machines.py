@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from support.namespaces import Network
 from support.nats_server import NatsServer
 from support.patience import PATIENCE_S
 from support.real_daemon import PROGRAM, Daemon
@@ -66,9 +67,9 @@ Rules = Mapping[tuple[str, str], str]
 class LinkedMachine:
     """One machine: its daemon, which `start` has started, and its link, which comes and goes."""
 
-    def __init__(self, name: str, folder: Path, agents: str) -> None:
+    def __init__(self, name: str, folder: Path, agents: str, prefix: Sequence[str] = ()) -> None:
         folder.mkdir(mode=0o700, parents=True)
-        self.name, self.agents = name, agents
+        self.name, self.agents, self.prefix = name, agents, tuple(prefix)
         self.daemon = Daemon(folder)
         self.daemon.environ["SESSIOND_CONFIG"] = str(self.daemon.config)
         self.link: subprocess.Popen[bytes] | None = None
@@ -84,7 +85,7 @@ class LinkedMachine:
 
     def link_command(self) -> list[str]:
         """The command line of its link."""
-        return [*PROGRAM, "link", "run", "--store", str(self.store), "--config", str(self.daemon.config)]
+        return [*self.prefix, *PROGRAM, "link", "run", "--store", str(self.store), "--config", str(self.daemon.config)]
 
     def start_link(self) -> None:
         (self.store / "link" / "status.json").unlink(missing_ok=True)
@@ -159,14 +160,19 @@ def linked(
     agents: str = AGENTS,
     link: str = "",
     with_links: bool = True,
+    net: Network | None = None,
 ) -> Iterator[dict[str, LinkedMachine]]:
-    """The machines, which know each other; `link` is more of the [link] table. All is killed at last."""
-    machines = {name: LinkedMachine(name, folder / name, agents) for name in names}
+    """The machines, which know each other; `link` is more of the [link] table. With `net` each is in a namespace of
+    its own. All is killed at last.
+    """
+    machines = {
+        name: LinkedMachine(name, folder / name, agents, net.prefix(name) if net is not None else ()) for name in names
+    }
     try:
         for machine in machines.values():
-            machine.daemon.start(agents)
+            machine.daemon.start(agents, prefix=machine.prefix)
         keys = {name: load_identity(machine.store, make=True).public.text for name, machine in machines.items()}
-        asyncio.run(set_up(server.settings(), names))
+        prepare_server(server, names, net)
         for machine in machines.values():
             machine.daemon.config.write_text(configuration(machine, server, keys, rules, link))
             reload_daemon(machine)
@@ -181,6 +187,14 @@ def linked(
             machine.stop_link(signal.SIGKILL)
             if machine.daemon.process is not None and machine.daemon.process.poll() is None:
                 machine.daemon.kill()
+
+
+def prepare_server(server: NatsServer, names: Sequence[str], net: Network | None) -> None:
+    """Make the stream and the consumers."""
+    if net is None:
+        asyncio.run(set_up(server.settings(), names))
+    else:
+        net.run_there("switch", lambda: asyncio.run(set_up(server.settings(), names)))
 
 
 def reload_daemon(machine: LinkedMachine) -> None:
