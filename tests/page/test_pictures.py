@@ -73,4 +73,7 @@ def test_a_change_is_a_diff(day: Daemon, open_page: Any) -> None:
     page = open_session(open_page, day, page_world.CHILD, "dark")
     page.locator("tool-call summary", has_text="Edit").click()
     page.locator("diff-view").wait_for()
+    # A long title beside it does not cut the mark of a state.
+    widths = "() => [...document.querySelectorAll('facts-panel li .state-mark')].map((one) => one.clientWidth)"
+    assert (marks := page.evaluate(widths)) and min(marks) >= 10
     check_picture("page-dark", take_picture(page, "page-dark"))
