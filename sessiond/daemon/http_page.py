@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from sessiond.daemon.http_sessions import SseSink, require_json, require_scope
-from sessiond.errors import Forbidden, InvalidParams, NotFound, StorageError
+from sessiond.errors import Forbidden, InvalidParams, NotFound, NoThread, StorageError, no_memory
 from sessiond.events import replay
 from sessiond.events.subscription import Subscription
 from sessiond.methods.following import EventFilter
@@ -136,6 +136,8 @@ class PageFiles:
                 known = self._read[name] = changed, await run_in_thread(file.read_bytes)
         except FileNotFoundError:
             raise NotFound("There is nothing at this path.") from None
+        except NoThread as error:
+            raise no_memory(error) from None
         except OSError:
             raise StorageError("A file of the page cannot be read; is sessiond being installed anew?") from None
         await trio.lowlevel.checkpoint()

@@ -18,6 +18,7 @@ import h11
 import trio
 
 from sessiond.config.urls import HttpUrl
+from sessiond.errors import NoThread, reason_of
 from sessiond.tasks import own_threads, run_in_thread
 
 # An address that does not answer must not keep the next one of the same host from being tried.
@@ -50,6 +51,8 @@ class HttpPoster:
             return await _exchange(await self._secure(stream, url), url, headers, content)
         except (trio.BrokenResourceError, ssl.SSLError) as error:
             raise NotPosted(self._explain(url, error)) from None
+        except NoThread as error:
+            raise NotPosted(reason_of(error)) from None
         except h11.ProtocolError:
             raise NotPosted(f"{url.host} does not answer as HTTP/1.1") from None
         finally:

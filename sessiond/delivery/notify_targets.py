@@ -22,6 +22,7 @@ from sessiond.delivery.channels import ANSWER_S, Delivery, NotDelivered
 from sessiond.delivery.headers_file import BadHeaders, read_headers
 from sessiond.delivery.notification import Notification, fields_of
 from sessiond.delivery.notify_rules import rules_by_name
+from sessiond.errors import NoThread, reason_of
 from sessiond.runtimes import launcher
 from sessiond.tasks import own_threads
 
@@ -111,8 +112,8 @@ class NotifyTargets:
             read = self._reading.setdefault(notification.rule, own_threads(1))
             try:
                 given = await read(read_headers, rule.headers_file, abandon_on_cancel=True)
-            except BadHeaders as error:
-                raise NotDelivered(str(error)) from None
+            except (BadHeaders, NoThread) as error:
+                raise NotDelivered(reason_of(error)) from None
         own = {
             "User-Agent": f"sessiond/{sessiond.__version__}",
             "Content-Type": _CONTENT_TYPES[rule.format],

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import trio
 
 from sessiond.config.settings import SourcesConfig
-from sessiond.errors import reason_of
+from sessiond.errors import NoThread, reason_of
 from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.events.feed import TranscriptFeed
 from sessiond.events.watch import Kind
@@ -23,7 +23,7 @@ from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.keys import MACHINE
 from sessiond.sources import findings, keeping, machines, reading, snapshot, table
-from sessiond.sources.crowds import LEAST_CROWD, look_at_crowd
+from sessiond.sources.crowds import LEAST_CROWD, look_at_crowd, sort_into_batches
 from sessiond.sources.finder import SourceRoot
 from sessiond.sources.first_reading import read_all
 from sessiond.sources.root import OpenRoot
@@ -37,10 +37,6 @@ from sessiond.store.refusals import read_error
 from sessiond.store.store import SessionStore
 from sessiond.tasks import own_threads
 
-# Done in one go in a thread before others have their turn: so many files that are as the snapshot has them, or an
-# eighth of them if they have to be read.
-_BATCH_EFFORT = 128
-_EFFORT_OF_READING = 8
 # The messages in a folder that appears later are published if it has no more sessions; of more, which were moved there,
 # only that they are there.
 _MOST_PUBLISHED = 100
@@ -223,23 +219,12 @@ class Sources:
                 await self._add_batch(batch)
 
     async def _sort_into_batches(self, found: list[RootFile]) -> list[list[RootFile]]:
-        """As `_in_batches`, in a thread: of ten thousand it would take the loop ten milliseconds."""
-        batches: list[list[RootFile]] = await self._run_sync(list, self._in_batches(found))
+        """As `sort_into_batches`, in a thread: of ten thousand it would take the loop ten milliseconds."""
+        try:
+            batches: list[list[RootFile]] = await self._run_sync(sort_into_batches, found, self._snapshot)
+        except NoThread:
+            return sort_into_batches(found, self._snapshot)
         return batches
-
-    def _in_batches(self, found: list[RootFile]) -> Iterator[list[RootFile]]:
-        """Files, newest first. What was kept comes last, of which most is there in the program's folder."""
-        found.sort(key=lambda one: (one[0].is_kept, -one[1].mtime_ns))
-        batch: list[RootFile] = []
-        effort = 0
-        for root, file in found:
-            batch.append((root, file))
-            effort += 1 if file.place in self._snapshot.get(root.path, ()) else _EFFORT_OF_READING
-            if effort >= _BATCH_EFFORT:
-                yield batch
-                batch, effort = [], 0
-        if batch:
-            yield batch
 
     async def _add_batch(self, found: list[RootFile]) -> None:
         """Show sessions that are some of many. At the start nothing is published."""

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from support.rows import check_each
+from support.shortage import refused_threads
 
 from sessiond.config.urls import HttpUrl
 from sessiond.delivery.http_post import HttpPoster, NotPosted, connect_first
@@ -230,6 +232,19 @@ async def test_a_trusted_certificate_of_another_host_or_time_is_refused(
         with pytest.raises(NotPosted, match=f"is not good: .*({reason})"):
             await HttpPoster().post(server.url("https"), [], b"content!")
         assert not any(b"content" in data for data in server.received)
+
+
+async def test_without_a_thread_to_read_the_certificates_in_nothing_is_posted(tmp_path: Path) -> None:
+    async def look_up(function: Callable[..., Any], *args: Any, abandon_on_cancel: bool) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function(*args)
+
+    path = certificate(tmp_path, x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    async with tls_server(path) as server:
+        poster = HttpPoster()
+        poster._resolve = look_up
+        with refused_threads(), pytest.raises(NotPosted, match=r"^no thread can be started$"):
+            await poster.post(server.url("https"), [], b"content!")
 
 
 async def test_a_server_that_does_not_speak_tls_gets_nothing() -> None:

@@ -18,6 +18,7 @@ import trio
 from delivery.test_http_post import OK, Server, serve, server_of
 from msgspec.structs import replace
 from support.rows import check_each
+from support.shortage import refused_threads
 
 from sessiond.config.notify import NotifyRule
 from sessiond.delivery.channels import Delivery, NotDelivered
@@ -176,6 +177,8 @@ class TestPosts:
             "mine",
             None,
         )
+        with refused_threads(), pytest.raises(NotDelivered, match=r"^no thread can be started$"):
+            await self.post({"headers_file": path})
         path.chmod(0o644)
         with pytest.raises(NotDelivered, match="headersFile headers can be read or written by others"):
             await self.post({"headers_file": path})

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ from support.foreign_sessions import (
 )
 from support.shortage import free_descriptors, refused_threads
 
+from sessiond.errors import NoThread
 from sessiond.model.event import ChangedEvent
 from sessiond.sources import reading
+from sessiond.sources.crowds import sort_into_batches
+from sessiond.sources.sources import _MOST_PUBLISHED
 from sessiond.sources.table import SOURCE_NAMES
 from sessiond.store.store import Custom
 
@@ -388,6 +392,28 @@ async def test_a_folder_that_comes_while_descriptors_or_threads_are_short_is_sho
         session = followed.parts.session(key_of(number))
         await followed.wait_until(lambda session=session: session.entry.message_count == 2)
         assert followed.complaints() == []
+
+
+async def test_many_files_at_once_are_shown_where_no_thread_can_sort_them(
+    followed: FollowedSources, home: Path
+) -> None:
+    await followed.wait_whole()
+    usual, refused = followed.sources._run_sync, 0
+
+    async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
+        nonlocal refused
+        if function is sort_into_batches:
+            refused += 1
+            raise NoThread
+        return await usual(function, *args)
+
+    followed.sources._run_sync = run_sync
+    numbers = range(1000, 1000 + _MOST_PUBLISHED + 1)
+    for number in numbers:
+        made = pi_file(home / "elsewhere", number, "hello", folder="-many")
+    os.rename(made.parent, home / ".pi" / "agent" / "sessions" / "-many")
+    await followed.wait_until(lambda: {key_of(number) for number in numbers} <= followed.keys)
+    assert refused
 
 
 async def test_a_save_that_the_end_of_the_daemon_interrupts_is_made_up_for(
