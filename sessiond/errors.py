@@ -167,6 +167,15 @@ class Stopping(SessiondError):
     slug = "stopping"
 
 
+def stopped_early() -> Stopping:
+    """The error for a request that had begun when the daemon stopped, so that what it was writing may be stored."""
+    return Stopping(
+        "The daemon is stopping before this has ended: it may have been done or not. Look first when it is"
+        " back, unless doing it twice is no harm.",
+        begun=True,
+    )
+
+
 class StorageError(SessiondError):
     """Disk full or an I/O error: nothing was acknowledged."""
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from sessiond.errors import SessiondError, Stopping, no_memory
+from sessiond.errors import SessiondError, no_memory, stopped_early
 from sessiond.model.caller import Caller
 from sessiond.model.question import Road
 from sessiond.rpc.answer_pieces import Answer, AnswerText, frame_pieces, json_length
@@ -258,13 +258,7 @@ class Peer:
         request that was refused before it began has no `begun`.
         """
         for pending in list(self.pending.values()):
-            pending.cancel(
-                Stopping(
-                    "The daemon is stopping before this has ended: it may have been done or not. Look first when it is"
-                    " back, unless doing it twice is no harm.",
-                    begun=True,
-                )
-            )
+            pending.cancel(stopped_early())
 
     def close(self) -> None:
         """End the connection now."""

@@ -175,10 +175,12 @@ class HttpWire:
             return
         await self.wait_until_hung_up()
 
-    async def wait_until_hung_up(self) -> None:
-        """Wait until the client closes the connection, without reading from it."""
-        while not self._stream.has_hung_up():  # noqa: ASYNC110 - without reading there is no event
-            await trio.sleep(_HANGUP_CHECK_S)
+    async def wait_until_hung_up(self, until: trio.Event | None = None) -> None:
+        """Wait until the client closes the connection, without reading from it, or `until` is set."""
+        until = trio.Event() if until is None else until
+        while not (self._stream.has_hung_up() or until.is_set()):
+            with trio.move_on_after(_HANGUP_CHECK_S):
+                await until.wait()
 
     async def _send(self, event: h11.Event) -> None:
         await self._stream.send_all(self._h11.send(event) or b"")

@@ -6,6 +6,7 @@ Knows routes and callers; `http.py` knows the bytes. Imported for the first HTTP
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 import h11
 import trio
 
-from sessiond.errors import SessiondError
+from sessiond.errors import SessiondError, stopped_early
 from sessiond.model.caller import Caller
 from sessiond.rpc.budget import MESSAGE_FACTOR, Share
 from sessiond.rpc.dispatch import Dispatcher
@@ -60,6 +61,8 @@ class HttpConnection:
             stream, context.head_s, trio.lowlevel.checkpoint if owner else context.dispatcher.pace.turn
         )
         self._unsent: list[Share] = []
+        # Holds up the end of the daemon as long as a request waits for its response.
+        self._owed = ExitStack()
 
     async def run(self) -> None:
         """Serve requests until the client closes the connection or HTTP requires it to be closed."""
@@ -74,6 +77,10 @@ class HttpConnection:
 
     async def _exchange(self) -> bool:
         """Serve one request; whether another may follow."""
+        with ExitStack() as self._owed:
+            return await self._serve()
+
+    async def _serve(self) -> bool:
         origin = None
         try:
             head = await self._wire.read_head()
@@ -110,6 +117,7 @@ class HttpConnection:
             self._unsent.append(await self._context.dispatcher.budgets.take(caller, self, MESSAGE_FACTOR * limit))
 
         body = await self._wire.read_body(head, route.max_body_bytes, before_long)  # after the checks above
+        self._owed.enter_context(self._context.active_connections.owe_response())
         for share in self._unsent:
             share.shrink(2 * len(body))
         request = HttpRequest(
@@ -134,11 +142,16 @@ class HttpConnection:
         return caller
 
     async def _handle(self, route: HttpRoute, request: HttpRequest) -> Answer:
-        """The handler's response. A client that closes meanwhile cancels the handler and ends this connection."""
+        """The handler's response. A client that closes meanwhile cancels the handler and ends this connection; so does
+        the daemon's end, which is the response then.
+        """
         outcome: list[Answer] = []
+        cut_off = self._context.active_connections.cut_off
 
         async def end_with_client(scope: trio.CancelScope) -> None:
-            await self._wire.wait_until_hung_up()
+            await self._wire.wait_until_hung_up(cut_off)
+            if cut_off.is_set():
+                outcome.append(error_response(stopped_early()))
             scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -187,6 +200,7 @@ class HttpConnection:
         await websocket.serve_websocket(self._stream, dispatcher.limits, serve, lambda: peer)
 
     async def _stream_events(self, events: EventStreamAnswer, request: HttpRequest, origin: str | None) -> None:
+        self._owed.close()
         await self._wire.begin_stream("text/event-stream", _cors(origin))
         stream = EventStream(self._wire.send_piece, request.caller)
 

@@ -357,6 +357,54 @@ async def test_draining_answers_what_is_in_flight_and_ends(open_server):
         }
 
 
+def http_request(path: str, body: bytes = b"") -> bytes:
+    verb = "POST" if body else "GET"
+    head = f"{verb} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def test_draining_answers_http_requests_too(open_server):
+    """That of a method as every peer, that of another road with 503; an event stream and an idle client get none."""
+    requests = {
+        "method": http_request("/rpc", WAIT),
+        "road": http_request("/hang"),
+        "stream": http_request("/events?follow=1"),
+        "idle": b"GET /hang HTTP/1.1\r\n",
+    }
+    streams, answers = {}, {}
+    async with open_server() as running:
+        for name, request in requests.items():
+            streams[name] = await trio.open_unix_socket(running.owner)
+            await streams[name].send_all(request)
+        await wait_until(lambda: running.services.started == 3)
+        with trio.fail_after(PATIENCE_S):
+            await running.server.drain(0.05)
+            for name, stream in streams.items():
+                async with stream:
+                    answers[name] = b"".join([chunk async for chunk in stream])
+    for name in ("method", "road"):
+        head, _, body = answers[name].partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        error = msgspec.json.decode(body)["error"]
+        assert error.get("data", error)["begun"] is True and "may have been done" in error["message"]
+    assert msgspec.json.decode(body)["ok"] is False
+    assert answers["idle"] == b""
+
+
+async def test_draining_waits_for_http_requests_that_end_in_time(open_server):
+    async with open_server() as running, trio.open_nursery() as nursery:
+        async with await trio.open_unix_socket(running.owner) as stream:
+            await stream.send_all(http_request("/rpc", WAIT))
+            await wait_until(lambda: running.services.started)
+            nursery.start_soon(running.server.drain, 10 * PATIENCE_S)
+            running.services.release.set()
+            with trio.fail_after(PATIENCE_S):
+                answer = b"".join([chunk async for chunk in stream])
+        assert b" 200 " in answer and msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["result"] == {
+            "released": True
+        }
+
+
 async def test_draining_waits_for_requests_that_end_in_time(open_server):
     async with open_server() as running, trio.open_nursery() as nursery:
         async with await trio.open_unix_socket(running.owner) as stream:
