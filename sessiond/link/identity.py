@@ -91,8 +91,8 @@ def load_identity(store: Path, *, make: bool = False) -> Identity:
     """This machine's identity in the store. IdentityError where there is none, unless it is to be made."""
     try:
         with contextlib.ExitStack() as held:
-            root_fd = held.enter_context(dirfd.closing(dirfd.open_root(store)))
             try:
+                root_fd = held.enter_context(dirfd.closing(dirfd.open_root(store)))
                 keys_fd = held.enter_context(dirfd.closing(dirfd.open_dir(root_fd, layout.KEYS)))
             except FileNotFoundError:
                 raise IdentityError(

@@ -35,7 +35,7 @@ _FOREIGN_ARCHIVE = re.compile(r".+\.(?:reset|deleted|bak)\.\d[0-9TZ.:-]*")
 _ROOT_FILES = frozenset({layout.STORE_FILE, layout.LOCK_FILE, layout.TOKENS, *layout.GIT_FILES})
 # Folders that contain only files.
 _FLAT = frozenset({layout.KEYS, layout.OUTBOX, layout.SPAWNING, layout.CACHE})
-_DEEP = (layout.AGENTS, layout.RUN, layout.BACKUPS, layout.KEPT, layout.MACHINES, layout.GIT)
+_DEEP = (layout.AGENTS, layout.RUN, layout.BACKUPS, layout.KEPT, layout.MACHINES, layout.LINK, layout.GIT)
 WORKSPACE = "workspace"
 
 KindOf = Callable[[str, int], Kind]

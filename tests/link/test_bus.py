@@ -14,7 +14,9 @@ from support.patience import PATIENCE_S
 
 from sessiond.link.bus import Arrival, open_bus
 from sessiond.link.connecting import connect_once
+from sessiond.link.envelope import Envelopes, Refused
 from sessiond.link.failures import BusError, LinkError
+from sessiond.link.identity import new_identity
 from sessiond.link.server_setup import set_up
 from sessiond.link.subjects import Address, Kind, stream_subject, token_of
 
@@ -463,5 +465,29 @@ def test_a_machine_that_the_server_does_not_know_is_told_so(nats_server: type[Na
         refused = await refuse(connect_once(other_tls.settings("moon")))
         assert refused.trouble == "unreachable"
         assert "link.certificate" in refused.message
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+def test_the_subject_does_not_prove_the_sender(nats_server: type[NatsServer], mode: Mode) -> None:
+    """With a forbidden subject as the reply of what it may publish, a machine has the server write there."""
+    server = nats_server(mode).start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "mars") as mars:
+            mars.take("rec")
+            client = await connect_once(server.settings("lap"))
+            forged = stream_subject("moon", "mars", "rec", "session")
+            await client.publish(stream_subject("lap", "lap", "rec", "s"), b"any", reply=forged)
+            arrival = await mars.next()
+            await client.end()
+            assert (arrival.address.sender, json.loads(arrival.data)["stream"]) == ("moon", "X")
+            identity = new_identity()
+            envelopes = Envelopes("mars", identity, {"moon": identity.public})
+            refused = envelopes.open_at(arrival.address, arrival.data)
+            assert isinstance(refused, Refused)
+            assert refused.reason == "form"
 
     run(test())

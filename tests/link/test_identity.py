@@ -71,9 +71,12 @@ def test_a_link_in_its_place_is_not_followed(store: Path, tmp_path: Path) -> Non
 def test_a_folder_that_is_no_store_gets_no_identity(tmp_path: Path) -> None:
     with pytest.raises(IdentityError, match="is no store of sessiond yet"):
         load_identity(tmp_path, make=True)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(IdentityError, match="cannot be read: No such file or directory"):
+    with pytest.raises(IdentityError, match="is no store of sessiond yet"):
         load_identity(tmp_path / "missing", make=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(IdentityError, match="cannot be read: Not a directory"):
+        load_identity(tmp_path / "file", make=True)
 
 
 def test_the_text_and_the_fingerprint_of_an_identity_stay_what_they_are() -> None:

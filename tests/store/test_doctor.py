@@ -116,6 +116,17 @@ def test_a_line_over_the_limit_is_listed_as_bad(tmp_path: Path) -> None:
     assert "over the size limit" in _only(tmp_path)["what"]
 
 
+def test_what_the_link_keeps_belongs_in_a_store(tmp_path: Path) -> None:
+    _store(tmp_path)
+    (tmp_path / "link").mkdir(0o700)
+    for file in ("link/commands.db-wal", "link/shares.json", "keys/link.key"):
+        (tmp_path / file).write_bytes(b"")
+        (tmp_path / file).chmod(0o600)
+    assert _findings(tmp_path) == []
+    (tmp_path / "keys" / "link.key").chmod(0o640)
+    assert _only(tmp_path)["thing"] == "keys"
+
+
 def test_files_that_do_not_belong_in_a_store_are_reported_and_left_alone(tmp_path: Path) -> None:
     _store(tmp_path)
     sessions = tmp_path / SESSIONS
