@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 
 from sessiond.model.keys import agent_of, is_subagent
 from sessiond.runs.run import Run
 from sessiond.runs.run_slots import RunSlots, Slot
+
+# An agent, and whether it is about its sub-agents' sessions: of one kind all sessions can start a run, or none can.
+_Kind = tuple[str, bool]
 
 
 class _Queue:
@@ -27,8 +31,10 @@ class RunQueues:
     def __init__(self, slots: RunSlots) -> None:
         self._slots = slots
         self._queues: dict[str, _Queue] = {}
-        # The sessions with queued runs. A session whose run starts goes to the end, so that none starves the others.
-        self._ready: dict[str, None] = {}
+        # The sessions with queued runs by their kind, each with its number. A session whose run starts gets a new one,
+        # so that none starves the others. Thousands may wait for one machine, for days: they cost others nothing.
+        self._ready: dict[_Kind, dict[str, int]] = {}
+        self._numbers = count()
 
     def current(self, key: str) -> Run | None:
         """The current run of a session."""
@@ -44,11 +50,12 @@ class RunQueues:
 
     def waiting_of(self, agent_id: str) -> list[Run]:
         """All queued runs of an agent."""
-        return [run for key in self._ready if agent_of(key) == agent_id for run in self._queues[key].waiting]
+        kinds = ((agent_id, False), (agent_id, True))
+        return [run for kind in kinds for key in self._ready.get(kind, ()) for run in self._queues[key].waiting]
 
     def waiting_agents(self) -> set[str]:
         """The agents that have queued runs."""
-        return {agent_of(key) for key in self._ready}
+        return {agent_id for agent_id, _ in self._ready}
 
     def current_runs(self) -> list[Run]:
         """The current runs of all sessions."""
@@ -88,7 +95,7 @@ class RunQueues:
             queue.waiting.insert(next(ahead, len(queue.waiting)), run)
         else:
             queue.waiting.append(run)
-        self._ready[run.key] = None
+        self._make_ready(run.key)
 
     def remove_waiting(self, run: Run) -> bool:
         """Remove the run from the queue; whether it was queued."""
@@ -101,23 +108,23 @@ class RunQueues:
 
     def start_next(self, attended: Callable[[str], bool]) -> Run | None:
         """Dequeue a run whose session is idle, whose agent is there and that gets a slot; it becomes current."""
-        # Thousands of sessions may wait, for a slot of one kind and for one agent.
-        can_start: dict[tuple[str, bool], bool] = {}
-        for key in self._ready:
-            queue = self._queues[key]
-            if queue.current is not None:
+        first: tuple[int, str] | None = None
+        for kind, keys in self._ready.items():
+            if not (self._slots.has_free(next(iter(keys))) and attended(kind[0])):
                 continue
-            kind = agent_of(key), is_subagent(key)
-            if kind not in can_start:
-                can_start[kind] = self._slots.has_free(key) and attended(kind[0])
-            if can_start[kind]:
-                run = queue.current = queue.waiting.popleft()
-                del self._ready[key]
-                if queue.waiting:
-                    self._ready[key] = None
-                self._take_slot(run)
-                return run
-        return None
+            found = next(((number, key) for key, number in keys.items() if self._queues[key].current is None), None)
+            if found is not None and (first is None or found < first):
+                first = found
+        if first is None:
+            return None
+        key = first[1]
+        queue = self._queues[key]
+        run = queue.current = queue.waiting.popleft()
+        self._drop_ready(key)
+        if queue.waiting:
+            self._make_ready(key)
+        self._take_slot(run)
+        return run
 
     def put_back(self, run: Run) -> None:
         """Queue the current run again, ahead of all others of its session, because no agent was there."""
@@ -125,12 +132,12 @@ class RunQueues:
         self._release_slot(run)
         queue.current = None
         queue.waiting.appendleft(run)
-        self._ready[run.key] = None
+        self._make_ready(run.key)
 
     def push_first(self, run: Run) -> None:
         """Queue a run that goes on ahead of all others of its session."""
         self._queues.setdefault(run.key, _Queue()).waiting.appendleft(run)
-        self._ready[run.key] = None
+        self._make_ready(run.key)
 
     def remove(self, run: Run) -> None:
         """Remove a run that has ended, and free its slot."""
@@ -164,8 +171,25 @@ class RunQueues:
             self._slots.release(run.slot)
             run.slot = None
 
+    def _make_ready(self, key: str) -> None:
+        """Note that the session has a queued run; one that had keeps its place."""
+        keys = self._ready.setdefault(_kind_of(key), {})
+        if key not in keys:
+            keys[key] = next(self._numbers)
+
+    def _drop_ready(self, key: str) -> None:
+        kind = _kind_of(key)
+        keys = self._ready.get(kind, {})
+        keys.pop(key, None)
+        if not keys:
+            self._ready.pop(kind, None)
+
     def _drop_if_empty(self, key: str, queue: _Queue) -> None:
         if not queue.waiting:
-            self._ready.pop(key, None)
+            self._drop_ready(key)
             if queue.current is None:
                 del self._queues[key]
+
+
+def _kind_of(key: str) -> _Kind:
+    return agent_of(key), is_subagent(key)

@@ -6,12 +6,16 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.in_process import in_process_daemon
 from support.patience import PATIENCE_S
 from support.rows import check_each
 
+from sessiond.runs.queue import RunQueues
+from sessiond.runs.run import Run, RunRequest
 from sessiond.runs.run_slots import MOST_AWAY, RunSlots, Slot
 
 CONFIG = """
@@ -77,3 +81,27 @@ def test_runs_of_each_kind_have_a_limit_of_their_own(key: str) -> None:
     assert {other for other in KINDS if slots.has_free(other)} == {other for other in KINDS if KINDS[other][0] != slot}
     slots.release(slot)
     assert slots.has_free(key)
+
+
+def test_thousands_of_sessions_that_wait_for_one_machine_cost_the_others_nothing() -> None:
+    """However many there are, each kind of session is looked at once."""
+    looked_at: list[str] = []
+
+    def is_machine(agent_id: str) -> bool:
+        looked_at.append(agent_id)
+        return agent_id == "mars"
+
+    queues = RunQueues(RunSlots(lambda: (3, 2), lambda _: False, is_machine))
+    for number in range(2000):
+        session: Any = SimpleNamespace(key=f"agent:mars:mars/{number}")
+        queues.push(Run(f"run-{number}", session, RunRequest(text="", message={}), 0))
+    local: Any = SimpleNamespace(key="agent:main:main")
+    queues.push(Run("local", local, RunRequest(text="", message={}), 0))
+    looked_at.clear()
+    started = queues.start_next(lambda agent_id: agent_id != "mars")
+    assert started is not None
+    assert (started.run_id, sorted(set(looked_at)), len(looked_at) < 5) == ("local", ["main", "mars"], True)
+    assert queues.waiting_agents() == {"mars"}
+    # The machine attaches: they start in the order in which they came, as many as it is asked for at once.
+    begun = [run.run_id for run in iter(lambda: queues.start_next(lambda _: True), None)]
+    assert begun == [f"run-{number}" for number in range(MOST_AWAY)]
