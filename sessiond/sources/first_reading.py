@@ -73,7 +73,10 @@ def _may_continue(root: OpenRoot, file: ListedFile, known: Entry) -> bool:
         return False
     if known.session_key != key_of_found(root.name, source.found, known.session_id):
         return False
-    if root.finder.is_ours and machine_of(known.session_key) != file.place.partition("/")[0]:
+    if root.finder.is_ours and (
+        machine_of(known.session_key) != file.place.partition("/")[0]
+        or (":import:" in known.session_key and known.file.bytes != file.size)  # its key may have come meanwhile
+    ):
         return False
     if not root.finder.id_in_head and known.session_id != file.found.native_id:
         return False

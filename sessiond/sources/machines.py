@@ -15,10 +15,11 @@ from sessiond.model.record import ENTRY, BadLine, parse
 from sessiond.model.source_facts import FoundFacts
 from sessiond.sources.finder import SourceFinder, SourceRoot, compile_path
 from sessiond.store import dirfd, layout
+from sessiond.store.session import Session
 
 # The key is in the header. Where another program wrote the transcript before it was adopted there, it is in the record
-# of the adoption, which is looked for in so many bytes.
-_HEAD_BYTES, _SEARCHED_BYTES = 4 * 1024, 1024 * 1024
+# of the adoption, which is looked for in so many bytes, and in so many records of its kind.
+_HEAD_BYTES, _SEARCHED_BYTES, _MOST_RECORDS = 4 * 1024, 16 * 1024 * 1024, 100
 _MARK = ENTRY.encode()
 
 
@@ -37,15 +38,26 @@ def _find_key(root_fd: int, place: str) -> FoundFacts:
     if end < 0:
         return FoundFacts()
     own = own or _key_of_line(head[:end], "session") or _adopted_key(head, end)
-    # Where there is none it has the key that its own daemon gives a transcript that it finds.
-    session_id = name.removesuffix(layout.SUFFIX).lower()
-    return FoundFacts(key=key_elsewhere(machine, own or f"agent:{agent_id}:import:{session_id}"))
+    # Where there is none yet it has the key that its own daemon gives a transcript that it finds.
+    return FoundFacts(key=key_elsewhere(machine, own or _imported_key(agent_id, name.removesuffix(layout.SUFFIX))))
+
+
+def _imported_key(agent_id: str, session_id: str) -> str:
+    return f"agent:{agent_id}:import:{session_id.lower()}"
+
+
+def is_provisional(session: Session) -> bool:
+    """Whether the session may have another key, which is in what has not come yet."""
+    agent_id = session.place.split("/")[2]
+    return session.key.partition("/")[2] == _imported_key(agent_id, session.session_id)
 
 
 def _adopted_key(head: bytes, end: int) -> str | None:
     """The key in the record that adopted a transcript without one, behind its first line."""
     key, at = None, head.find(_MARK, end)
-    while at >= 0 and key is None:
+    for _ in range(_MOST_RECORDS):
+        if at < 0 or key is not None:
+            break
         begin, end = head.rfind(b"\n", 0, at) + 1, head.find(b"\n", at)
         if end < 0:
             break

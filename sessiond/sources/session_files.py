@@ -14,7 +14,7 @@ from sessiond.errors import reason_of
 from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.model.entry import Entry
 from sessiond.model.event import Phase
-from sessiond.sources import reading
+from sessiond.sources import machines, reading
 from sessiond.sources.finder import KEPT_PREFIX
 from sessiond.sources.folding_queue import FoldingQueue
 from sessiond.sources.keeping import FileKeeper, kept_name
@@ -156,8 +156,8 @@ class SessionFiles:
             self._news.session_disappeared(session, reason)
         self._note_change()
 
-    async def check(self, root: OpenRoot, place: str) -> None:
-        """Something may have happened to a file: read on, show it, or remove it."""
+    async def check(self, root: OpenRoot, place: str, *, grew: bool = False) -> None:
+        """Something may have happened to a file: read on, show it, or remove it. It `grew`: more of it is known now."""
         try:
             # What is no file of lines is put together first.
             file = await self._run_sync(root.look_at, place) if root.makes(place) else root.look_at(place)
@@ -174,8 +174,7 @@ class SessionFiles:
         elif session.is_partial:
             if can_unpack(place):
                 self.queue.add((session,), first=True)
-        elif session.entry.file.inode not in (0, file.inode) and await self._may_be_another(root, session, file):
-            # It was replaced, perhaps by one that has another id or key in its first line.
+        elif await self._is_another(root, session, file, grew=grew):
             self.remove(root, session, "another file stands in its place")
             await self._show(root, file)
             await self._check_kept(root, session)
@@ -184,10 +183,16 @@ class SessionFiles:
             self._keeper.note(session)
             self._note_change()
 
-    async def _may_be_another(self, root: OpenRoot, session: Session, file: ListedFile) -> bool:
-        """Whether a file that was replaced may be that of another session now."""
+    async def _is_another(self, root: OpenRoot, session: Session, file: ListedFile, *, grew: bool) -> bool:
+        """Whether a file may be that of another session now: it was replaced, perhaps by one with another id or key in
+        its first line; or it `grew`, and its key has come.
+        """
+        facts = session.entry.file
+        is_replaced = facts.inode not in (0, file.inode)
         if not root.finder.is_ours:
-            return root.finder.id_in_head
+            return is_replaced and root.finder.id_in_head
+        if not is_replaced and not ((grew or facts.bytes != file.size) and machines.is_provisional(session)):
+            return False
         try:
             entry: Entry | None = await self._run_sync(root.reader.identify, file)
         except OSError:
@@ -328,7 +333,7 @@ class SessionFiles:
         self._note_change()
         root = self._root_of(session)
         if root is not None:
-            await self.check(root, session.place)  # what was appended meanwhile
+            await self.check(root, session.place, grew=True)  # what was appended meanwhile
 
     def _on_failed(self, session: Session, error: OSError) -> bool:
         root = self._root_of(session)

@@ -211,7 +211,8 @@ async def test_a_replica_takes_over_nothing_of_ours(tmp_path: Path) -> None:
         await owner.call("sessions.patch", key="main", label="mine")
         ours = parts.services.store.catalog.by_key["agent:main:main"]
         data = (parts.services.store.path / ours.path).read_bytes()
-        aged = data.replace(b'"timestamp":"20', b'"timestamp":"19', 1)
+        aged = data.replace(b'"timestamp":"202', b'"timestamp":"200', 1)
+        assert aged != data
         path = replica_path(tmp_path / "store", ours.session_id, agent="main")
         write_replica(path, aged)
         hers = "mars/agent:main:main"
@@ -422,6 +423,29 @@ async def test_a_long_replica_is_partial_at_first_and_keeps_its_key(tmp_path: Pa
         await parts.services.sources.save()
     async with daemon(tmp_path) as (parts, owner):
         assert (await rows(owner))[KEY]["messageCount"] == 301
+
+
+async def test_the_key_of_an_adopted_transcript_may_come_later_than_its_beginning(tmp_path: Path) -> None:
+    """As of sessions that were imported there: the record that adopted them, which has their key, is far behind."""
+    session_id = ID.format(1)
+    path = replica_path(tmp_path / "store", session_id)
+    keyless = header(session_id).replace(b'"sessionKey":"agent:ops:main",', b"")
+    assert b"sessionKey" not in keyless
+    write_replica(path, keyless, line("hello"))
+    provisional = f"mars/agent:ops:import:{session_id}"
+    async with daemon(tmp_path) as (parts, owner):
+        assert (await rows(owner)).keys() == {provisional}
+        write_replica(path, *(line("x" * 1000, at_s=number) for number in range(200)))
+        await parts.services.sources.save()
+    async with daemon(tmp_path) as (parts, owner):
+        await wait_for_rows(owner, {provisional})
+        write_replica(path, custom("sessiond/entry", sessionKey="agent:ops:main", label="adopted"))
+        row = (await wait_for_rows(owner, {KEY}))[KEY]
+        assert (row["sessionId"], row["title"]) == (session_id, "hello")
+        await parts.services.sources.save()
+    async with daemon(tmp_path) as (parts, owner):
+        assert (await rows(owner)).keys() == {KEY}
+        assert parts.services.store.catalog.by_key[KEY].entry.message_count == 201
 
 
 def test_a_transcript_without_a_key_has_the_one_that_adopted_it() -> None:
