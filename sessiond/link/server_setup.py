@@ -37,6 +37,9 @@ DUPLICATES_S: Final = 120
 ACK_WAIT_S: Final = 30
 MAX_ACK_PENDING: Final = 64
 
+# Where the packages of distributions keep it.
+STORE_DIR: Final = "/var/lib/nats"
+
 _CONFIGURATION: Final = """\
 # The configuration of nats-server (2.10 or later) for sessiond link. Start it with: nats-server -c THIS-FILE
 port: 4222

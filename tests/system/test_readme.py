@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,7 @@ def test_every_command_of_the_page_is_one_that_sessiond_understands() -> None:
 def test_every_configuration_of_the_page_is_one() -> None:
     tables = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
     tables += re.findall(r"config\.toml <<'END'\n(.*?)\nEND\n", README.read_text(), re.DOTALL)
-    assert len(tables) == 3
+    assert len(tables) == 4
     for text in tables:
         assert parse(text) != Config()
 
@@ -139,6 +140,59 @@ def test_all_commands_of_the_page_work_in_one_shell(shell: Shell) -> None:
     assert "agent:main:main" in trust
     assert "user: is anybody there?" in jq.splitlines() and "assistant: counted: 5" in jq.splitlines()
     assert not (shell.home / ".local" / "state" / "sessiond" / "run" / "sessiond.sock").exists()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_two_machines_in_ten_lines(tmp_path: Path) -> None:
+    """With a stand-in for ssh, and a port of its own for the server."""
+    lines = blocks("Several machines")
+    assert [len(block.splitlines()) for block in lines] == [10]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    text = README.read_text()
+    table = re.findall(r"```toml\n(\[link\]\n.*?)```", text, re.DOTALL)[0]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    homes = {name: Daemon(make_home(tmp_path / name)) for name in ("desk", "lap")}
+    try:
+        for name, daemon in homes.items():
+            daemon.start(table.replace('"lap"', f'"{name}"').replace("//desk:4222", f"//127.0.0.1:{port}"))
+        environ = homes["lap"].environ | {"SESSIOND_CONFIG": str(homes["lap"].config)}
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in environ.items() if name != "PATH")
+        scripts = {
+            "ssh": f'shift; cd {homes["lap"].folder}; exec env {given} sh -c "$*"',
+            "pip": "true",
+            "sessiond": f'exec {sys.executable} -m sessiond "$@"',
+            "nats-server": f'exec {Path(sys.executable).with_name("nats-server")} "$@" -a 127.0.0.1 -p {port}',
+        }
+        for name, script in scripts.items():
+            (programs / name).write_text(f"#!/bin/sh\nexport PYTHONPATH={README.parent}\n{script}\n")
+            (programs / name).chmod(0o755)
+        desk = homes["desk"]
+        block = lines[0].replace("~/.config/sessiond/config.toml' ", "config.toml' ")
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail\ntrap 'kill $(jobs -p)' EXIT\n{block}"],
+            env={**desk.environ, "SESSIOND_CONFIG": str(desk.config), "PATH": f"{programs}:{os.environ['PATH']}"},
+            cwd=desk.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert done.stdout.splitlines()[-1].endswith("is anybody there?"), done.stdout
+        assert "is anybody there?" in desk.cli("history", "main").stdout
+    finally:
+        for daemon in homes.values():
+            if daemon.process is not None and daemon.process.poll() is None:
+                daemon.kill()
+
+
+def make_home(folder: Path) -> Path:
+    """A home whose configuration is where the page says."""
+    (folder / ".config/sessiond").mkdir(parents=True)
+    (folder / ".config/sessiond/config.toml").symlink_to(folder / "config.toml")
+    return folder
 
 
 def test_the_example_output_is_what_a_fresh_daemon_shows(daemon: Daemon) -> None:

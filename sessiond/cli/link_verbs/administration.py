@@ -51,6 +51,8 @@ def administrate(args: Args) -> None:
     if nkeys is not None and args.nkey_seed:
         nkeys[admin] = own_nkey(Path(args.nkey_seed).expanduser())
     text = setup.server_configuration(machines, stream=link.stream, admin=admin, nkeys=nkeys, is_encrypted=is_encrypted)
+    if args.store_dir is not None:
+        text = text.replace(setup.STORE_DIR, str(Path(args.store_dir).expanduser().absolute()))
     if args.json:
         as_json({"machines": machines, "configuration": text})
         return
@@ -135,7 +137,7 @@ def _nkeys(args: Args, link: LinkConfig) -> dict[str, str] | None:
         hint = 'as in: --nkey lap=UABC..., what "sessiond link identity --nkey" prints there'
         raise CommandFailed(f"that is no public nkey for {quote(bad)}", hint=hint, status=USAGE)
     seed = link.nkey_seed.expanduser() if link.nkey_seed is not None else None
-    if seed is not None and link.name is not None and link.name not in given and seed.exists():
+    if seed is not None and link.name is not None and link.name not in given:
         given[link.name] = own_nkey(seed)
     return given if given or seed is not None or args.nkey_seed else None
 
@@ -196,6 +198,7 @@ ADMIN = Command(
         Option("--apply", "Make the stream and consumers, or change them, as the administrator.", kind="flag"),
         _MACHINE,
         Option("--nkey", "A machine's public nkey, NAME=KEY; may be repeated.", metavar="PAIR", many=True),
+        Option("--store-dir", "Where the server keeps the stream (/var/lib/nats).", metavar="DIR", complete="file"),
         Option("--max-bytes", "The limit of the stream (8G).", metavar="BYTES"),
         Option(
             "--max-age", "How long the stream keeps what nobody has fetched (14d).", kind="duration", metavar="TIME"
