@@ -20,8 +20,7 @@ export function stateOf(row) {
 
 /** @param {Row} row */
 export function isLive(row) {
-	const state = stateOf(row)
-	return state === "running" || state === "queued"
+	return row.state === "running" || (row.state === "waiting" && row.status === "running")
 }
 
 /** @param {Row} row */

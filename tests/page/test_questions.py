@@ -69,6 +69,21 @@ def test_what_waits_stands_on_top_and_is_answered_there(day: Daemon, open_page: 
     page.wait_for_function("() => document.title === 'sessiond'")
 
 
+def test_a_run_that_waits_for_a_person_is_stopped_like_any_other(
+    day: Daemon, open_page: Any, agent: AttachedAgent
+) -> None:
+    page = open_page(day, scopes=ANSWERS, at=address_of(MAIN))
+    agent.ask("May I?", YES, NO)
+    card(page, "May I?").wait_for()
+    page.locator(".session-head .state", has_text="waits for you").wait_for()
+    composer = page.locator("message-composer")
+    composer.get_by_role("button", name="Stop").click()
+    composer.get_by_role("button", name="Stop the run?").click()
+    page.locator(".run.aborted").wait_for()
+    card(page, "May I?").wait_for(state="detached")
+    composer.get_by_role("button", name="Stop").wait_for(state="hidden")
+
+
 def test_keys_alone_answer_what_waits(day: Daemon, open_page: Any, agent: AttachedAgent) -> None:
     page = open_page(day, scopes=ANSWERS, at="#/usage")
     page.locator("usage-view h1").wait_for()
