@@ -15,11 +15,14 @@ from sessiond.model.keys import agent_of
 from sessiond.policy.visibility import matches_any, matches_exactly
 
 
-def is_exported(row: Mapping[str, Any], peer: PeerConfig, shared_with: AbstractSet[str]) -> bool:
+def is_exported(
+    row: Mapping[str, Any], peer: PeerConfig, shared_with: AbstractSet[str], machines: AbstractSet[str]
+) -> bool:
     """Whether the peer gets the session with this row of sessions_list. `shared_with`: the peers, or `*`, for which the
-    owner has marked it.
+    owner has marked it. `machines`: the names of all peers.
 
     Only sessions of this machine: not those of other programs, and no replicas, which are their machine's to export.
+    By no rule those of an agent that stands for a machine: in them is what that machine has answered.
     """
     key = row.get("key")
     if (
@@ -29,7 +32,10 @@ def is_exported(row: Mapping[str, Any], peer: PeerConfig, shared_with: AbstractS
         or not key.startswith("agent:")
     ):
         return False
-    return bool(shared_with & {peer.name, "*"}) or any(_matches(row, agent_of(key), rule) for rule in peer.export)
+    if shared_with & {peer.name, "*"}:
+        return True
+    agent_id = agent_of(key)
+    return agent_id not in machines and any(_matches(row, agent_id, rule) for rule in peer.export)
 
 
 def _matches(row: Mapping[str, Any], agent_id: str, rule: ExportRule) -> bool:

@@ -165,7 +165,7 @@ class TranscriptPublisher:
         # Looked at before anything leaves: what is said after `unshare` must not.
         if self._refresh_marks():
             asyncio.get_running_loop().call_soon(self._review)
-        return is_exported(facts.row, peer, self._shares.peers_of(facts.key))
+        return is_exported(facts.row, peer, self._shares.peers_of(facts.key), self._feeds.keys())
 
     async def _read(self, session: str, cursor: str | None, at: int | None, most: int) -> FoundBytes:
         return await read_bytes(self._daemon, session, cursor, at, most)
