@@ -43,7 +43,7 @@ def run(args: Args) -> int | None:
         as_json(found)
         return None
     if found.get("partial"):
-        what = pluralize(found["partial"], "session of another program is", "sessions of other programs are")
+        what = pluralize(found["partial"], "session is", "sessions are")
         note(f"{what} still being read, and not counted yet")
     name, member, nameless = GROUPS[args.by or "day"]
     rows = [{**row, "name": row[member] or nameless} for row in found[name]]

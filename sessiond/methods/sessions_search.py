@@ -95,7 +95,7 @@ class SessionsSearchResult(Result, frozen=True, kw_only=True, omit_defaults=Fals
     ] = msgspec.UNSET
     partial: Annotated[
         int | msgspec.UnsetType,
-        says("How many sessions were not searched, because only their ends have been read so far; absent if none."),
+        says("How many sessions are not read whole yet, so that matches may be missing; absent if none."),
     ] = msgspec.UNSET
 
 

@@ -98,7 +98,7 @@ export class SearchBox extends HTMLElement {
 				: matches.length + names.length === 0
 					? `Nothing contains “${safeLine(text, 60)}” word for word.`
 					: ""
-			const partial = answer.partial ? ` Sessions of other programs still being read: ${answer.partial}.` : ""
+			const partial = answer.partial ? ` Sessions still being read: ${answer.partial}.` : ""
 			this.show([...names, ...matches], more + partial)
 		} catch (problem) {
 			if (signal.aborted) return

@@ -96,9 +96,9 @@ def test_whole_days_begin_at_midnight_and_hours_where_they_begin(
 
 def test_sessions_that_are_not_read_whole_yet_are_named(sessiond: Callable[..., Any], fake: Any) -> None:
     fake.answers["sessions.usage"] = lambda *_: {**ANSWER, "partial": 3}
-    assert "3 sessions of other programs are still being read" in sessiond("usage").err
+    assert "3 sessions are still being read" in sessiond("usage").err
     fake.answers["sessions.usage"] = lambda *_: {**ANSWER, "partial": 1}
-    assert "1 session of another program is still being read" in sessiond("usage").err
+    assert "1 session is still being read" in sessiond("usage").err
     assert json.loads(sessiond("usage", "--json").out)["partial"] == 1
 
 
