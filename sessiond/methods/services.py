@@ -325,14 +325,21 @@ class Services:
         Forbidden (`read_only`) for a session of another program. What is named by its address on another machine is our
         session with it, where that machine's own is not shown here.
         """
-        catalog, address = self.store.catalog, address_of(text, field)
-        key, ours = session_for(catalog, address, field) if address is not None else ("", None)
-        if address is not None and ours is not None and (action == "send" or not is_shown(catalog, address)):
-            text = key
+        text = self._name_here(caller, text, field, action)
         found = resolve.find(self.store.catalog, self.sight_of(caller, action), caller, self.rules, text, field=field)
         if action == "send":
             require_own(found)
         return found
+
+    def _name_here(self, caller: Caller, text: str, field: str, action: visibility.Action) -> str:
+        """The key of our session with the address on another machine that `text` is; else `text`."""
+        catalog, address = self.store.catalog, address_of(text, field)
+        if address is None or (action != "send" and is_shown(catalog, address)):
+            return text
+        key, ours = session_for(catalog, address, field)
+        # Asked for a missing one too: one that is hidden has to be answered in the same words and the same time.
+        may_name = resolve.may_name(catalog, self.sight_of(caller, action), ours, key)
+        return key if ours is not None and may_name else text
 
     async def find_whole(self, caller: Caller, text: str, *, field: str = "$.sessionKey") -> Session:
         """As `find`, for reading; one of another program is read whole first, if only its ends were, and put together

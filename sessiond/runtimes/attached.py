@@ -119,6 +119,9 @@ class AttachedAgents:
         self._is_leaving = False
         self._connections: dict[str, list[Connection]] = {}
         self._turns: dict[str, Turn] = {}
+        # How many turns each connection has: counting them would take longer than the rest of a start where a link has
+        # thousands.
+        self._busy: dict[Connection, int] = {}
         # Agents that had a connection: their runs wait for one to attach again.
         self._attached_before: set[str] = set()
         self._round = 0
@@ -161,7 +164,7 @@ class AttachedAgents:
         held = self._connections.get(agent_id)
         if not held:
             return None
-        busy = [sum(turn.connection is one for turn in self._turns.values()) for one in held]
+        busy = [self._busy.get(one, 0) for one in held]
         self._round += 1
         return held[min(range(len(held)), key=lambda place: (busy[place], (place - self._round) % len(held)))]
 
@@ -196,6 +199,7 @@ class AttachedAgents:
         """Execute one turn on one connection."""
         resumable = self._is_resumable(spec.agent_id)
         turn = self._turns[spec.run_id] = Turn(connection, sink, resumable=resumable)
+        self._busy[connection] = self._busy.get(connection, 0) + 1
         connection.begin_run(spec.run_id, spec)
         answer: _Answer | RunOutcome | AgentAway | None = None
         try:
@@ -217,6 +221,9 @@ class AttachedAgents:
         finally:
             connection.end_run(spec.run_id)
             del self._turns[spec.run_id]
+            self._busy[connection] -= 1
+            if not self._busy[connection]:
+                del self._busy[connection]
 
     async def _ask(
         self, connection: Connection, agent_id: str, params: dict[str, Any], *, resumable: bool

@@ -232,3 +232,20 @@ async def test_a_session_of_another_machine_that_is_shown_here_is_sent_to_by_eve
         # What is read by its address is what that machine says; what is changed is ours.
         assert len((await owner.call("sessions_history", sessionKey=there))["messages"]) == 1
         assert (await owner.call("sessions.reset", key=there))["key"] == OURS
+
+
+async def test_a_hidden_session_with_another_machine_is_answered_as_a_missing_one(tmp_path: Path) -> None:
+    async with linked_daemon(tmp_path) as (parts, owner), agent(parts, "mars", answer):
+        await owner.call("sessions_send", sessionKey="mars/main", message="hello", timeoutSeconds=PATIENCE_S)
+        minted = await owner.call("tokens.mint", scopes=["read", "send", "admin"], sessionKey="agent:main:main")
+        async with parts.connect(parts.services.tokens.caller(minted["token"])) as other:
+            for method, name in (
+                ("sessions_history", "sessionKey"),
+                ("chat.abort", "sessionKey"),
+                ("sessions.reset", "key"),
+            ):
+                hidden, missing = [await other.failure(method, **{name: f"mars/{there}"}) for there in ("main", "none")]
+                assert hidden == {
+                    **missing,
+                    "message": missing["message"].replace("none", "main"),
+                }, method
