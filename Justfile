@@ -95,7 +95,7 @@ mutants *ARGS: _venv
 # every benchmark, each as a ratio to its own baseline of the same run (minutes)
 [group('work on it')]
 bench *ARGS: _venv
-    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/python" -m pytest -n 0 tests/benchmarks tests/trust/test_load.py -m benchmark -s -q {{ ARGS }}
+    env -u PYTHONDONTWRITEBYTECODE "{{ bin }}/python" -m pytest -n 0 tests/benchmarks tests/trust/test_load.py tests/sources/test_crowds.py -m benchmark -s -q {{ ARGS }}
 
 # the tests that install and run real agent programs (large downloads)
 [group('work on it')]
