@@ -22,7 +22,7 @@ DaemonCall = Callable[..., Awaitable[Any]]
 
 class Presence:
     """`ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is there that was not,
-    `looked()` whenever all were asked.
+    `changed()` whenever one has come or gone.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class Presence:
         ping: Callable[[str, float], Awaitable[bool]],
         report: DaemonCall,
         back: Callable[[str], object],
-        looked: Callable[[], object],
+        changed: Callable[[], object],
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._names, self._ping, self._report, self._back = names, ping, report, back
-        self._looked, self._interval_s = looked, interval_s
+        self._changed, self._interval_s = changed, interval_s
         self._present: dict[str, bool] = {}
         self._told: dict[str, bool] = {}
         self._look, self._has_left = asyncio.Event(), asyncio.Event()
@@ -88,11 +88,12 @@ class Presence:
         while True:
             await self._has_left.wait()
             self._has_left.clear()
-            self._looked()
+            self._changed()
             await self._tell_changes()
 
     async def _look_at_all(self) -> None:
         names = list(self._names())
+        known = self.present
         found = await asyncio.gather(*(self._ping(name, _ANSWER_S) for name in names))
         for gone in self._present.keys() - set(names):
             del self._present[gone]
@@ -102,7 +103,8 @@ class Presence:
                 log.info("machine is there" if there else "machine is away", machine=name)
             if there and not before:
                 self._back(name)
-        self._looked()
+        if known != self._present:
+            self._changed()
         await self._tell_changes()
 
     async def _tell_changes(self) -> None:

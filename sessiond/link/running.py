@@ -99,7 +99,7 @@ class RunningLink:
         self._is_built = False
         self._daemon = DaemonClient(
             socket,
-            say=log.warning,
+            say=self._say_of_daemon,
             handlers={"run.start": self._start_run},
             on_event=self._take_event,
             on_connect=(self._greet_daemon,),
@@ -140,7 +140,7 @@ class RunningLink:
             ping=lambda peer, timeout_s: self._ask(peer, PING, timeout_s),
             report=self._daemon.call,
             back=self._welcome,
-            looked=self._status_due.set,
+            changed=self._status_due.set,
         )
         self._courier = Courier(bus, lambda: self._envelopes, self._status_due.set)
         self._commands = Commands(
@@ -188,9 +188,16 @@ class RunningLink:
         await self._presence.tell_all(link)
         await self._commands.attach(link)
         self._executor.look_at_all()
+        # When this hook is over, the daemon counts as connected.
+        asyncio.get_running_loop().call_soon(self._status_due.set)
         self._publisher.greet()
 
+    def _say_of_daemon(self, sentence: str) -> None:
+        log.warning(sentence)
+        self._status_due.set()
+
     async def _start_run(self, link: DaemonLink, request: DaemonRequest) -> object:
+        self._status_due.set()
         return await self._commands.start(link, request)
 
     def _take_event(self, event: Event) -> None:
@@ -281,6 +288,7 @@ class RunningLink:
         if state.trouble:
             log.warning(state.trouble)
         self._bus_state = state
+        self._status_due.set()
         self._presence.look_now()
 
     # How things are.

@@ -32,7 +32,7 @@ from sessiond.link.transcript_bytes import FoundBytes, read_bytes
 log = structlog.get_logger("sessiond.link")
 
 # How often the owner's marks are looked at besides (one call of stat), the newest page of the list is read, all of it.
-LOOK_S, NEWEST_S, ALL_S = 3.0, 15.0, 600.0
+LOOK_S, NEWEST_S, ALL_S = 5.0, 15.0, 600.0
 # Places are stored together. What is lost in between is published again, and known over there.
 _STORE_S = 0.05
 

@@ -24,7 +24,7 @@ class World:
             ping=self._ping,
             report=self._report,
             back=self.back.append,
-            looked=list,
+            changed=list,
             interval_s=1e9,
         )
 
