@@ -9,6 +9,7 @@ from sessiond.errors import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 INTERNAL = -32603
@@ -68,9 +69,10 @@ Incoming = CallResponse | DaemonRequest | Event
 
 
 class JsonRpcWire:
-    """The framing and the request ids of one connection."""
+    """The framing and the request ids of one connection. `parse` is `decode`, or what does the same faster."""
 
-    def __init__(self) -> None:
+    def __init__(self, parse: Callable[[bytes], Incoming] | None = None) -> None:
+        self._parse = parse or decode
         self._next_id = 0
         self._parts: list[bytes] = []
 
@@ -89,7 +91,7 @@ class JsonRpcWire:
             return []
         block = b"".join([*self._parts, head])
         self._parts = [rest] if rest else []
-        return [decode(line) for line in block.split(b"\n") if line.strip()]
+        return [self._parse(line) for line in block.split(b"\n") if line.strip()]
 
 
 def encode(message: dict[str, Any]) -> bytes:

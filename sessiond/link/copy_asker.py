@@ -68,6 +68,7 @@ class CopyAsker:
         self._order: list[tuple[int, str]] = []
         self._later: dict[str, tuple[float, Wanted]] = {}
         self._under_way: dict[str, _UnderWay] = {}
+        self._more: dict[str, None] = {}  # of which the next part is asked for while this one comes
         self._wake, self._back = asyncio.Event(), asyncio.Event()
         self._rows_due = True
 
@@ -100,6 +101,9 @@ class CopyAsker:
             self.want(Wanted(session, generation, total, under_way.wanted.updated_at))
         else:
             under_way.until = asyncio.get_running_loop().time() + PATIENCE_S
+            if total > under_way.end and size >= under_way.end - ANSWER_BYTES // 2:
+                self._more[session] = None
+                self._wake.set()
 
     def note_presence(self) -> None:
         """The machine, or the server, is back."""
@@ -115,6 +119,7 @@ class CopyAsker:
             try:
                 if (self._rows_due or loop.time() >= rows_at) and await self._ask_for_rows():
                     self._rows_due, rows_at = False, loop.time() + ROWS_S
+                await self._ask_for_more()
                 await self._ask_for_wanted()
                 backoff.reset()
             except BusError as error:
@@ -135,6 +140,16 @@ class CopyAsker:
         reply = await self._ask(ROWS, self._rows())
         promise = read_fields(reply, Promise)
         return not isinstance(promise, Refused) and not promise.busy
+
+    async def _ask_for_more(self) -> None:
+        while self._more:
+            session, _ = self._more.popitem()
+            under_way = self._under_way.get(session)
+            if under_way is not None:
+                generation, end = under_way.generation, under_way.end
+                under_way.end += ANSWER_BYTES
+                # If it is lost, nothing comes, and all is asked for again.
+                await self._ask(COPY, CopyRequest(session=session, generation=generation, have=end))
 
     async def _ask_for_wanted(self) -> None:
         now = asyncio.get_running_loop().time()

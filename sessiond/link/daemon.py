@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
+import msgspec
+
 from sessiond import __version__
 from sessiond.client import locate, wire
 from sessiond.client.agent import call_cancelled_error
@@ -35,6 +37,25 @@ ConnectHook = Callable[["DaemonLink"], Awaitable[object]]
 TokenSource = Callable[[], Awaitable[str]]
 
 
+class _ResultLine(msgspec.Struct, frozen=True):
+    """A line with the answer to a call. The result is decoded by whoever knows its type."""
+
+    id: int
+    result: msgspec.Raw
+
+
+_decode_answer = msgspec.json.Decoder(_ResultLine).decode
+
+
+def _parse(line: bytes) -> wire.Incoming:
+    """As `wire.decode`, with results as they stand in the line: a third of the time for a range of 256 kB."""
+    try:
+        found = _decode_answer(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return wire.decode(line)
+    return wire.CallResponse(found.id, found.result, None)
+
+
 class DaemonLink(asyncio.Protocol):
     """One connection to the daemon. `caller` is what `initialize` returned, `lost` the error with which it ended."""
 
@@ -42,7 +63,7 @@ class DaemonLink(asyncio.Protocol):
         self.caller: Params = {}
         self.lost: ClientError | None = None
         self.ended = asyncio.Event()
-        self._wire = wire.JsonRpcWire()
+        self._wire = wire.JsonRpcWire(_parse)
         self._handlers, self._on_event = handlers, on_event
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._running: dict[int | str, asyncio.Task[None]] = {}
@@ -71,9 +92,18 @@ class DaemonLink(asyncio.Protocol):
                 link.close()
 
     async def call(
-        self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
+        self,
+        method: str,
+        params: Params | None = None,
+        /,
+        *,
+        timeout_s: float | None = None,
+        form: Any = Any,
+        **more: Any,
     ) -> Any:
-        """The result of `method`; RpcError, ConnectionLost or CallTimeout. Cancelling it cancels the request."""
+        """The result of `method`, of the type `form`; RpcError, ConnectionLost or CallTimeout. Cancelling it cancels
+        the request.
+        """
         if self.lost is not None:
             raise NotSent(str(self.lost))
         request_id, data = self._wire.request(method, {**(params or {}), **more})
@@ -81,7 +111,7 @@ class DaemonLink(asyncio.Protocol):
         self._transport.write(data)
         try:
             async with asyncio.timeout(timeout_s):
-                return await answer
+                return _decode_result(method, await answer, form)
         except TimeoutError:
             raise CallTimeout(f"sessiond did not answer {method} within {timeout_s or 0:g} s") from None
         finally:
@@ -175,6 +205,15 @@ class DaemonLink(asyncio.Protocol):
                 self._transport.write(data)
 
 
+def _decode_result(method: str, result: Any, form: Any) -> Any:
+    try:
+        return msgspec.json.decode(result, type=form) if isinstance(result, msgspec.Raw) else result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ConnectionLost(
+            f"sessiond answered {method} with something unexpected; see that both are of one release"
+        ) from None
+
+
 class DaemonClient:
     """The daemon over lost connections, while `run` runs; as the owner, or with the tokens that `token` returns.
 
@@ -219,9 +258,17 @@ class DaemonClient:
             await asyncio.sleep(backoff.next_s())
 
     async def call(
-        self, method: str, params: Params | None = None, /, *, timeout_s: float | None = None, **more: Any
+        self,
+        method: str,
+        params: Params | None = None,
+        /,
+        *,
+        timeout_s: float | None = None,
+        form: Any = Any,
+        **more: Any,
     ) -> Any:
-        """The result of `method`. Waits for a daemon that is away, and repeats what does no harm; else ConnectionLost.
+        """The result of `method`, of the type `form`. Waits for a daemon that is away, and repeats what does no harm;
+        else ConnectionLost.
 
         CallTimeout after `timeout_s`, all waits included; with None it waits for as long as it takes.
         """
@@ -231,7 +278,7 @@ class DaemonClient:
                 while True:
                     link = await self.current_link()
                     try:
-                        return await link.call(method, given)
+                        return await link.call(method, given, form=form)
                     except ClientError as error:
                         if not may_repeat(error, method, given):
                             raise

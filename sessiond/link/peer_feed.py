@@ -292,23 +292,38 @@ class PeerFeed:
             self._renewed_at[session] = now
             place = self._renew(session, place, request.generation)
         at = request.have if request.generation == place.generation and place.cursor is not None else 0
-        end = at + ANSWER_BYTES
-        while at < end:
-            try:
-                found = await self._read_for(session, place.cursor, max(0, at - self._overlap_bytes))
-            except OtherContent:
-                place, at, end = self._renew(session, place), 0, ANSWER_BYTES
-                continue
-            except _Withheld:
-                return
-            if found.size < at:  # the peer has more than there is
-                place, at, end = self._renew(session, place), 0, ANSWER_BYTES
-                continue
-            await self._send("ask", session, place, found)
-            self._places.advance(session, place, found)
-            at = found.to
-            if at >= found.size:
-                return
+        end, sending = at + ANSWER_BYTES, None
+        try:
+            while at < end:
+                try:
+                    found = await self._read_for(session, place.cursor, max(0, at - self._overlap_bytes))
+                except OtherContent:
+                    place, at, end = self._renew(session, place), 0, ANSWER_BYTES
+                    continue
+                if found.size < at:  # the peer has more than there is
+                    place, at, end = self._renew(session, place), 0, ANSWER_BYTES
+                    continue
+                # The next range is read while this one is on its way.
+                if sending is not None:
+                    await sending
+                sending = asyncio.create_task(self._send_part(session, place, found))
+                at = found.to
+                if at >= found.size:
+                    break
+        except _Withheld:
+            pass
+        except BaseException:
+            if sending is not None:
+                # Its own error must not take the place of a cancellation.
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+            raise
+        if sending is not None:
+            await sending
+
+    async def _send_part(self, session: str, place: SentPlace, found: FoundBytes) -> None:
+        await self._send("ask", session, place, found)
+        self._places.advance(session, place, found)
 
     # Rows.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 import msgspec
 
-from sessiond.client.errors import ConnectionLost, RpcError
+from sessiond.client.errors import RpcError
 from sessiond.link.owner_door import OwnerDoor
 from sessiond.link.ranges import RANGE_BYTES
 
@@ -15,12 +12,12 @@ from sessiond.link.ranges import RANGE_BYTES
 class FoundBytes(msgspec.Struct, frozen=True):
     """Bytes from `begin` on, of a transcript of `size`; `cursor` is their end. Label and folder are as of these."""
 
-    begin: int
+    begin: int = msgspec.field(name="from")
     size: int
     cursor: str
     data: bytes
-    label: str | None
-    cwd: str | None
+    label: str | None = None
+    cwd: str | None = None
 
     @property
     def to(self) -> int:
@@ -48,15 +45,11 @@ async def read_bytes(
     if at is not None:
         params["at"] = at
     try:
-        found = await daemon.call("sessions.bytes", params)
+        found: FoundBytes = await daemon.call("sessions.bytes", params, form=FoundBytes)
     except RpcError as error:
         if error.reason in ("cursor_stale", "cursor_invalid"):
             raise OtherContent from None
         if error.slug == "not_found":
             raise NoTranscript from None
         raise
-    try:
-        data = base64.b64decode(found["data"])
-    except (binascii.Error, TypeError):
-        raise ConnectionLost("the daemon answered sessions.bytes with something else than base64") from None
-    return FoundBytes(found["from"], found["size"], found["cursor"], data, found.get("label"), found.get("cwd"))
+    return found

@@ -5,7 +5,6 @@ of what its original was at some time, and equal to it in the end.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -27,6 +26,7 @@ from sessiond.link.failures import BusError
 from sessiond.link.ranges import COPY
 from sessiond.link.sent_places import SentPlaces
 from sessiond.link.shares import SharesFile
+from sessiond.link.transcript_bytes import FoundBytes
 from sessiond.link.transcript_publisher import TranscriptPublisher
 from sessiond.link.transcript_reader import TranscriptReader
 
@@ -72,6 +72,7 @@ class Originals:
         if method == "sessions_list":
             return {"sessions": [self._row(session) for session in self.content], "hasMore": False}
         session = given_params["sessionId"]
+        assert (method, more) == ("sessions.bytes", {"form": FoundBytes})
         if session not in self.content:
             raise RpcError(-32002, "not_found", "no such session")
         content = self.content[session]
@@ -84,8 +85,7 @@ class Originals:
         begin = min(given_params.get("at", begin), len(content))
         data = content[begin : begin + min(given_params["maxBytes"], RANGE)]
         end = begin + len(data)
-        answer = {"from": begin, "to": end, "size": len(content), "data": base64.b64encode(data).decode()}
-        return {**answer, "cursor": f"{end}:{self._check(session, end)}"}
+        return FoundBytes(begin, len(content), f"{end}:{self._check(session, end)}", data)
 
     async def current_link(self) -> object:
         return None
