@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.lasting_connections import HttpJson
 from support.linked_machines import AGENTS, linked_config
 from support.real_daemon import Daemon, RpcFailure, Wire
 
@@ -175,3 +176,24 @@ def test_a_sub_agent_there_outlives_a_kill_with_its_files_and_is_announced_once(
 def announcements(daemon: Daemon) -> list[dict[str, Any]]:
     messages = daemon.call("sessions_history", sessionKey="main")["messages"]
     return [one for one in messages if one.get("provenance", {}).get("sourceTool") == "subagent_announce"]
+
+
+def test_the_http_routes_give_a_machine_no_more(daemon: Daemon) -> None:
+    daemon.start(linked_config())
+    daemon.reply("agent:ops:main", "plum")
+    token = daemon.call("tokens.mint", scopes=["list", "read", "send", "spawn"], agentId="mars")["token"]
+    client = HttpJson(daemon, "agent", token).client
+    with client:
+        got = {
+            f"{method} {path}": client.request(method, path).status_code
+            for method, path in (
+                ("GET", "/sessions/agent:ops:main/history"),
+                ("GET", "/sessions/agent:ops:missing/history"),
+                ("POST", "/sessions/agent:ops:main/kill"),
+                ("GET", "/metrics"),
+                ("POST", "/questions/none/answer"),
+            )
+        }
+        questions = client.get("/questions?open=1").json()
+    assert list(got.values()) == [404, 404, 403, 403, 403]
+    assert questions["questions"] == []
