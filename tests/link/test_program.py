@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,29 @@ def test_a_link_that_is_told_to_end_ends_with_the_server_there_or_away(tmp_path:
             server.start() if is_away else None
             mars.start_link()
             wait_until_there(mars, ["lap"])
+
+
+@pytest.mark.system
+def test_status_says_who_is_there_and_what_was_asked_also_after_the_link(
+    tmp_path: Path, nats_server: MakeServer
+) -> None:
+    with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        none = lap.daemon.cli("link", "status", "--store", str(tmp_path))
+        assert none.returncode == 1 and "no link has run" in none.stderr
+        assert lap.send("mars/agent:ops:main", "hello")["status"] == "ok"
+        mars.wait_for(lambda: mars.status().commands == {"lap": {"answered": 1}}, "has not counted it")
+        mars.wait_for(lambda: mars.status().daemon, "does not say that its daemon is there")
+        shown = mars.daemon.cli("link", "status")
+        assert shown.returncode == 0, shown
+        first, second = shown.stdout.splitlines()
+        assert first.startswith("mars on 127.0.0.1:") and first.endswith("; there: lap")
+        assert second.split() == ["lap", "there;", "commands", "from", "it:", "1", "answered"]
+        mars.stop_link()
+        lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars has left")
+        stopped = json.loads(mars.daemon.cli("link", "status", "--json").stdout)
+        assert (stopped["running"], stopped["name"]) == (False, "mars")
+        assert "no link runs" in mars.daemon.cli("link", "status").stdout
 
 
 def test_a_cancellation_that_a_library_takes_for_an_answer_is_not_lost() -> None:
