@@ -49,7 +49,6 @@ _MOST_DENIED: Final = 64
 # The stream, or the disk that all streams share, takes no more.
 _FULL: Final = frozenset({10077, 10023, 10047, 10122})
 _NO_STREAM: Final = 10059
-_ACK: Final = "$JS.ACK."
 T = TypeVar("T")
 
 
@@ -281,8 +280,8 @@ class Bus:
 
         async def take(message: Msg) -> None:
             address = parse_subject(message.subject)
-            # Anything else was published by hand to the inbox, and its reply subject could be any.
-            if address is not None and address.kind == kind and message.reply.startswith(_ACK):
+            # What was published by hand to the inbox has the inbox for its subject, and any subject to reply to.
+            if address is not None and address.kind == kind:
                 queue.put_nowait(Arrival(self, address, message))
 
         await client.subscribe(deliver_subject(self._settings.name, kind), cb=take)

@@ -168,9 +168,9 @@ def test_a_peer_with_a_weak_key_is_refused_and_nothing_is_sealed_for_it() -> Non
         Envelopes("lap", LAP, {"mars": weak}, encrypt=True).pack("mars", "rec", ID)
 
 
-def sign(content: bytes) -> bytes:
+def sign(content: bytes, flags: int = 0) -> bytes:
     """A message of the laptop with any content."""
-    whole = b"\x01\x00\x03lap\x04mars\x03rec" + content
+    whole = bytes((1, flags)) + b"\x03lap\x04mars\x03rec" + content
     return whole + LAP.sign(b"sessiond link envelope 1\0" + hashlib.sha256(whole).digest())
 
 
@@ -189,6 +189,20 @@ def test_a_peer_may_have_signed_any_content(content: bytes) -> None:
         assert isinstance(found, Range | Refused)
     else:
         assert opened.reason == "content"
+
+
+@pytest.mark.parametrize("flags", [2, 3, 128, 255])
+def test_a_flag_of_a_later_version_is_not_overlooked(flags: int) -> None:
+    refused = READER.open(sign(b"\x01a\0\0\0\x02{}", flags), "rec")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "form"
+
+
+def test_fields_end_where_the_content_does() -> None:
+    assert isinstance(READER.open(sign(b"\x01a\0\0\0\x02{}"), "rec"), PeerMessage)
+    refused = READER.open(sign(b"\x01a\0\0\0\x03{}"), "rec")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "content"
 
 
 def test_fields_that_are_nested_too_deeply_are_refused() -> None:
