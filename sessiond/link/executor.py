@@ -116,6 +116,12 @@ class Executor:
             self._start(self._deliver(peer, command_id, known.answer))  # the answer was lost
 
     async def _take_new(self, peer: str, command_id: str, body: bytes) -> None:
+        refusal = self._refusal_of(peer, body)
+        if refusal is not None:
+            # Not kept, or a machine that may do nothing here could fill the disk. Where this is lost it asks again.
+            log.warning("command refused", peer=peer, command=command_id, reason=refusal)
+            self._start(self._send_once(peer, command_id, MachineAnswer(status="refused", error=refusal)))
+            return
         if _is_abort(body):
             # It overtook its command, or that is lost: so that it is not executed later, it counts as answered.
             await self._ledger.do(CommandLedger.accept, peer, command_id, b"", self._wall_ms())
@@ -123,6 +129,17 @@ class Executor:
             return
         if await self._ledger.do(CommandLedger.accept, peer, command_id, body, self._wall_ms()):
             self._start(self._execute(LedgerEntry(peer, command_id, "waiting", body)))
+
+    def _refusal_of(self, peer: str, body: bytes) -> str | None:
+        """Why nothing comes of a command, whatever the daemon says."""
+        try:
+            return why_refused(self._peer_of(peer), decode_command(body))
+        except BadBody as error:
+            return f"the command cannot be read: {error}"
+
+    async def _send_once(self, peer: str, command_id: str, answer: MachineAnswer) -> None:
+        with suppress(LinkError):
+            await self._send(peer, command_id, encode(answer))
 
     async def _note_stopped(self, peer: str, command_id: str) -> None:
         refusal = encode(MachineAnswer(status="refused", error="it was stopped before it began"))
@@ -294,6 +311,8 @@ def why_refused(peer: PeerConfig | None, command: MachineCommand) -> str | None:
     """Why the configuration here lets the peer do nothing of the kind; None where the daemon decides."""
     if peer is None:
         return "this machine does not know yours any more"
+    if command.method == "abort" and not (peer.send or peer.spawn):
+        return "your machine may do nothing here"
     if command.method == "send" and not peer.send:
         return f"nobody on your machine may send to sessions here ([[link.peers]] {peer.name} has no `send`)"
     if command.method == "spawn" and not peer.spawn:

@@ -82,6 +82,28 @@ def test_a_link_that_is_told_to_end_ends_with_the_server_there_or_away(tmp_path:
 
 
 @pytest.mark.system
+def test_a_link_without_server_and_daemon_says_so_once_and_goes_on(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server().start()
+    with linked(tmp_path, server, ["lap", "mars"], OPEN, with_links=False) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        server.kill()
+        mars.daemon.stop()
+        mars.start_link()
+        for words in ("nothing listens there; is nats-server running?", "sessiond is not running"):
+            mars.wait_for(lambda words=words: words in mars.link_log.read_text(), f"does not say: {words}")
+        assert mars.daemon.cli("link", "status").returncode == 1
+        server.start()
+        lap.start_link()
+        wait_until_there(lap, ["mars"])
+        sent = lap.send("mars/agent:ops:main", "hello", timeout_s=0)
+        mars.daemon.start()
+        end = lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)
+        assert end["reply"].strip() == "ops heard: hello"
+        text = mars.link_log.read_text()
+        assert text.count("nothing listens there") == 1 and text.count("sessiond is not running") == 1, text
+
+
+@pytest.mark.system
 def test_status_says_who_is_there_and_what_was_asked_also_after_the_link(
     tmp_path: Path, nats_server: MakeServer
 ) -> None:
