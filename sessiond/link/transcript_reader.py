@@ -195,7 +195,9 @@ class TranscriptReader:
         state = folder.state(row.session)
         if state is not None and state.is_begun and row.generation <= state.generation:
             return None
-        return ByteSpan(row.session, row.agent, row.generation, 0, head, row.updated_at or None) if head else None
+        # No time to come, nor one that no file could have.
+        updated_at = min(row.updated_at, self._wall_ms())
+        return ByteSpan(row.session, row.agent, row.generation, 0, head, updated_at or None) if head else None
 
     def _remove_gone(self, folder: MachineFolder, rows: Sequence[RowFields], counter: int) -> None:
         known = [row for row in rows if _ends(row, folder.state(row.session), is_room=folder.has_place)]
