@@ -12,16 +12,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+import nats.errors
+from nats.aio.client import Client
 
 from sessiond.errors import quote, reason_of, shorten
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.subjects import inbox_of
-
-try:
-    import nats.errors
-    from nats.aio.client import Client
-except ImportError:
-    raise LinkError("sessiond link needs the package nats-py: pip install 'sessiond[link]'") from None
 
 # A dead connection is noticed after two pings without an answer. The library's own two minutes are long for a laptop
 # that wakes up; each ping is a wake-up.

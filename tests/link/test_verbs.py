@@ -267,6 +267,23 @@ def test_a_wrong_call_says_what_to_write(link: Sessiond, words: list[str], why: 
     assert said.err.count("\n") == 2
 
 
+@pytest.mark.parametrize("words", [["check"], ["admin", "--machine", "lap"], ["run"]])
+def test_without_the_extra_the_package_that_is_missing_is_named(home: Path, words: list[str]) -> None:
+    head = "import sys; sys.modules['nats'] = None; from sessiond import cli; cli.main(['link', *sys.argv[1:]])"
+    done = subprocess.run([sys.executable, "-c", head, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "sessiond: sessiond link needs the package nats-py, which is not installed beside sessiond\n"
+        "  pip install 'sessiond[link]', or in its clone: just install --link\n",
+    )
+
+
+def test_without_the_extra_a_machine_has_an_identity(home: Path) -> None:
+    head = "import sys; sys.modules['nats'] = None; from sessiond import cli; cli.main(['link', 'identity'])"
+    done = subprocess.run([sys.executable, "-c", head], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout[:5]) == (0, "sdl1-")
+
+
 def test_nothing_of_the_link_is_imported_for_its_help() -> None:
     code = "import sys, sessiond.cli.link; print([name for name in sys.modules if name.startswith(PARTS)])"
     code = code.replace("PARTS", "('nats', 'sessiond.link', 'asyncio')")

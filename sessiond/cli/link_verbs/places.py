@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sessiond.cli.config import CONFIG, path_of
 from sessiond.cli.frame.command import Args, Option
-from sessiond.cli.frame.failures import BAD_CONFIG, FAILED, CommandFailed
+from sessiond.cli.frame.failures import BAD_CONFIG, CommandFailed
 from sessiond.client import locate
 
 TYPE_CHECKING = False
@@ -45,11 +45,15 @@ def load_config(args: Args) -> Config:
 
 def load_module(name: str) -> ModuleType:
     """A module of `sessiond.link`: cli and link are siblings, and the layers forbid an import."""
-    failure: type[Exception] = import_module("sessiond.link.failures").LinkError
     try:
         return import_module(f"sessiond.link.{name}")
-    except failure as error:  # the packages of the extra `link` are not installed
-        raise CommandFailed(str(error), status=FAILED) from None
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "nats":
+            raise
+        raise CommandFailed(
+            "sessiond link needs the package nats-py, which is not installed beside sessiond",
+            hint="pip install 'sessiond[link]', or in its clone: just install --link",
+        ) from None
 
 
 def socket_of(args: Args) -> str | None:
