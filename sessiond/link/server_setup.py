@@ -160,15 +160,20 @@ def differences(wanted: Any, found: Any) -> list[str]:
 
 
 async def set_up(
-    settings: ServerSettings, machines: Sequence[str], *, max_bytes: int = MAX_BYTES, max_age_s: float = MAX_AGE_S
+    settings: ServerSettings,
+    machines: Sequence[str],
+    *,
+    max_bytes: int | None = None,
+    max_age_s: float | None = None,
 ) -> list[Step]:
     """Make the stream and the consumers of these machines, or change those that are otherwise. It may be done again at
-    any time, as when there is another machine. BusError where the server refuses, or has made something else.
+    any time, as when there is another machine; limits that are not given stay what they are. BusError where the server
+    refuses, or has made something else.
     """
     client = await connect_once(settings)
     try:
         manager = client.jsm()
-        steps = [await _set_up_stream(manager, wanted_stream(settings.stream, max_bytes, max_age_s))]
+        steps = [await _set_up_stream(manager, settings.stream, max_bytes, max_age_s)]
         for consumer in wanted_consumers(machines):
             steps.append(await _set_up_consumer(manager, settings.stream, consumer))  # noqa: PERF401 - one by one
         return steps
@@ -199,17 +204,17 @@ def _without_jetstream(settings: ServerSettings, error: APIError | None) -> str:
     )
 
 
-async def _set_up_stream(manager: JetStreamManager, wanted: api.StreamConfig) -> Step:
-    what = f"stream {wanted.name}"
+async def _set_up_stream(manager: JetStreamManager, name: str, max_bytes: int | None, max_age_s: float | None) -> Step:
+    what = f"stream {name}"
     try:
-        found = (await manager.stream_info(str(wanted.name))).config
+        found = (await manager.stream_info(name)).config
     except NotFoundError:
-        found = (await manager.add_stream(wanted)).config
-        return _verify(what, "made", wanted, found)
+        wanted = wanted_stream(name, max_bytes or MAX_BYTES, max_age_s or MAX_AGE_S)
+        return _verify(what, "made", wanted, (await manager.add_stream(wanted)).config)
+    wanted = wanted_stream(name, max_bytes or found.max_bytes or MAX_BYTES, max_age_s or found.max_age or MAX_AGE_S)
     if not differences(wanted, found):
         return Step(what, "as it has to be")
-    found = (await manager.update_stream(wanted)).config
-    return _verify(what, "changed", wanted, found)
+    return _verify(what, "changed", wanted, (await manager.update_stream(wanted)).config)
 
 
 async def _set_up_consumer(manager: JetStreamManager, stream: str, wanted: api.ConsumerConfig) -> Step:

@@ -11,6 +11,8 @@ from support.nats_server import Mode, NatsServer
 from sessiond.link.connecting import ServerSettings, connect_once
 from sessiond.link.failures import BusError
 from sessiond.link.server_setup import (
+    MAX_AGE_S,
+    MAX_BYTES,
     differences,
     server_configuration,
     set_up,
@@ -52,12 +54,29 @@ def test_what_is_otherwise_is_changed_in_place_or_made_anew(nats_server: type[Na
     asyncio.run(spoil())
     steps = {step.what: step.done for step in asyncio.run(set_up(server.settings(), ["lap"]))}
     assert steps == {
-        "stream X": "changed",
+        "stream X": "as it has to be",
         "consumer lap-rec": "changed",
         "consumer lap-row": "made anew",
         **{f"consumer lap-{kind}": "made" for kind in ("cmd", "ans", "ask")},
     }
     assert {step.done for step in asyncio.run(set_up(server.settings(), ["lap"]))} == {"as it has to be"}
+
+
+def test_limits_that_are_not_given_stay_what_they_are(nats_server: type[NatsServer]) -> None:
+    """Another machine must not shrink the stream of all others."""
+    server = nats_server().start()
+
+    async def limits(**given: float) -> tuple[float | None, float | None]:
+        await set_up(server.settings(), ["lap"], **given)  # type: ignore[arg-type]
+        client = await connect_once(server.settings())
+        found = (await client.jsm().stream_info("X")).config
+        await client.end()
+        return found.max_bytes, found.max_age
+
+    assert asyncio.run(limits()) == (MAX_BYTES, MAX_AGE_S)
+    assert asyncio.run(limits(max_bytes=1 << 20)) == (1 << 20, MAX_AGE_S)
+    assert asyncio.run(limits(max_age_s=3600)) == (1 << 20, 3600)
+    assert asyncio.run(limits()) == (1 << 20, 3600)
 
 
 def test_a_consumer_that_the_server_made_otherwise_is_noticed() -> None:

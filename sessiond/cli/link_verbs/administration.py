@@ -199,7 +199,7 @@ ADMIN = Command(
         _MACHINE,
         Option("--nkey", "A machine's public nkey, NAME=KEY; may be repeated.", metavar="PAIR", many=True),
         Option("--store-dir", "Where the server keeps the stream (/var/lib/nats).", metavar="DIR", complete="file"),
-        Option("--max-bytes", "The limit of the stream (8G).", metavar="BYTES"),
+        Option("--max-bytes", "The limit of the stream (at first 8G).", metavar="BYTES"),
         Option(
             "--max-age", "How long the stream keeps what nobody has fetched (14d).", kind="duration", metavar="TIME"
         ),
