@@ -180,7 +180,7 @@ def _parse_head(data: bytes) -> tuple[tuple[str, str, str], bool, int] | str:
 
 
 def _content(identity: str, fields: object, payload: bytes) -> bytes:
-    name = identity.encode("utf-8", "surrogatepass")
+    name = identity.encode()
     if len(name) > MAX_ID_BYTES:
         raise ValueError(f"an id of {len(name)} bytes cannot be sent: {MAX_ID_BYTES} are the most")
     encoded = b"{}" if fields is None else msgspec.json.encode(fields)
@@ -191,7 +191,7 @@ def _parse_content(content: bytes) -> tuple[str, bytes, bytes] | None:
     """Id, fields and payload; None where there are none."""
     try:
         length = content[0]
-        name = content[1 : 1 + length].decode("utf-8", "surrogatepass")
+        name = content[1 : 1 + length].decode()
         at = 1 + length + 4
         (size,) = struct.unpack(">I", content[1 + length : at])
     except (IndexError, UnicodeDecodeError, struct.error):

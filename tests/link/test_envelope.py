@@ -72,7 +72,7 @@ def test_a_message_sealed_earlier_is_still_opened() -> None:
     st.booleans(), st.text(max_size=60), st.dictionaries(st.text(max_size=5), st.integers(0, 9)), st.binary(max_size=99)
 )
 @example(True, "", {}, b"")
-@example(False, "\ud800", {}, b"\0" * 64)
+@example(False, "\0", {}, b"\0" * 64)
 def test_any_content_comes_back(encrypt: bool, identity: str, fields: dict[str, int], payload: bytes) -> None:
     writer = SEALING if encrypt else PLAIN
     opened = READER.open(writer.pack("mars", "ans", identity, fields, payload), "ans")
@@ -96,6 +96,17 @@ def test_any_bytes_are_refused_with_a_reason(data: bytes) -> None:
     refused = READER.open_at(ADDRESS, data)
     assert isinstance(refused, Refused)
     assert refused.sentence
+
+
+@pytest.mark.parametrize("identity", [b"\xff", "\ud800".encode("utf-8", "surrogatepass")])
+def test_an_id_that_is_no_text_is_no_content_and_is_not_packed(identity: bytes) -> None:
+    # No file and no database has a name for it.
+    whole = PLAIN.pack("mars", "cmd", "x" * len(identity))[:-64].replace(b"x" * len(identity), identity)
+    refused = READER.open(whole + LAP.sign(b"sessiond link envelope 1\0" + hashlib.sha256(whole).digest()), "cmd")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "content"
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        PLAIN.pack("mars", "cmd", "\ud800")
 
 
 @given(st.data(), st.booleans())
