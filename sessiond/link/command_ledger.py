@@ -22,8 +22,12 @@ NAME = "commands.db"
 KEPT_MS = 90 * 86_400_000
 # What one peer may have here unexecuted. Beyond that its commands stay on the server until there is room.
 MAX_OPEN = 50_000
+# The bodies among these. One body is always taken, however long.
+MAX_OPEN_BYTES = 64 * 1024 * 1024
 # Parts of commands that are not complete. The oldest go first: whoever sent them sends them again.
 MAX_PART_BYTES = 64 * 1024 * 1024
+# What a part counts beside its bytes, which may be none: its row and its place in an index.
+PART_COST_BYTES = 4096
 
 _TABLES = """
 create table if not exists commands (
@@ -46,7 +50,7 @@ State = Literal["waiting", "running", "answered", "dead"]
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """One command. `body` is what the peer sent, until it is answered; `answer` what it gets, `is_sent` whether it was
+    """One command. `body` is what the peer sent, until its run begins; `answer` what it gets, `is_sent` whether it was
     handed to the server. A `dead` one was given up after `tries`, for `reason`.
     """
 
@@ -103,6 +107,10 @@ class CommandLedger:
             waiting = "select count(*) from commands where state in ('waiting', 'running') and peer = ?"
             if db.execute(waiting, (peer,)).fetchone()[0] >= MAX_OPEN:
                 raise NoRoom
+            bodies = "select coalesce(sum(length(body)), 0) from commands where state = 'waiting' and peer = ?"
+            held = db.execute(bodies, (peer,)).fetchone()[0]
+            if held and held + len(body) > MAX_OPEN_BYTES:
+                raise NoRoom
             db.execute(
                 "insert into commands (peer, id, state, body, at_ms) values (?, ?, 'waiting', ?, ?)",
                 (peer, command_id, body, at_ms),
@@ -122,23 +130,25 @@ class CommandLedger:
                 (peer, command_id, part, parts, data),
             )
             self._drop_oldest_parts(db, peer)
+            count = "select count(*) from parts where peer = ? and id = ?"
+            if db.execute(count, (peer, command_id)).fetchone()[0] < parts:
+                return None
             held = db.execute(
                 "select data from parts where peer = ? and id = ? order by part", (peer, command_id)
             ).fetchall()
-        return b"".join(row[0] for row in held) if len(held) == parts else None
+        return b"".join(row[0] for row in held)
 
     def _drop_oldest_parts(self, db: sqlite3.Connection, peer: str) -> None:
-        size = db.execute("select coalesce(sum(length(data)), 0) from parts where peer = ?", (peer,)).fetchone()[0]
-        while size > MAX_PART_BYTES:
+        held = f"select coalesce(sum(length(data) + {PART_COST_BYTES}), 0) from parts where peer = ?"  # noqa: S608
+        while db.execute(held, (peer,)).fetchone()[0] > MAX_PART_BYTES:
             oldest = db.execute("select id from parts where peer = ? order by number limit 1", (peer,)).fetchone()[0]
             db.execute("delete from parts where peer = ? and id = ?", (peer, oldest))
-            size = db.execute("select coalesce(sum(length(data)), 0) from parts where peer = ?", (peer,)).fetchone()[0]
 
     def begin(self, peer: str, command_id: str, run_id: str, session_key: str) -> bool:
         """Note the run that executes the command; False where it was answered meanwhile."""
         with self._changing() as db:
             done = db.execute(
-                "update commands set state = 'running', run_id = ?, session_key = ?"
+                "update commands set state = 'running', run_id = ?, session_key = ?, body = null"
                 " where peer = ? and id = ? and state = 'waiting'",
                 (run_id, session_key, peer, command_id),
             )

@@ -78,9 +78,10 @@ def test_a_body_cut_otherwise_begins_anew(ledger: CommandLedger) -> None:
 def test_parts_have_a_limit_and_the_oldest_command_loses_its_own(
     ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_ledger, "MAX_PART_BYTES", 10)
+    monkeypatch.setattr(command_ledger, "MAX_PART_BYTES", 16)
+    monkeypatch.setattr(command_ledger, "PART_COST_BYTES", 3)
     assert ledger.put_part(PEER, "old", 0, 2, b"12345") is None
-    assert ledger.put_part(PEER, "new", 0, 2, b"12345") is None, "ten bytes are allowed"
+    assert ledger.put_part(PEER, "new", 0, 2, b"12345") is None, "sixteen bytes are allowed"
     assert ledger.put_part(PEER, "new", 1, 2, b"6") == b"123456"
     assert ledger.put_part(PEER, "old", 1, 2, b"6") is None, "its first part went"
 
@@ -93,6 +94,28 @@ def test_a_peer_may_have_so_much_open_and_no_more(ledger: CommandLedger, monkeyp
     assert ledger.accept("mars", "r3", b"", 3), "another machine has room of its own"
     ledger.answer(PEER, "r1", b"done")
     assert ledger.accept(PEER, "r3", b"", 4)
+
+
+def test_parts_without_a_byte_have_a_limit_too(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_ledger, "MAX_PART_BYTES", 3 * command_ledger.PART_COST_BYTES + 9)
+    for name in ("r1", "r2", "r3", "r4"):
+        assert ledger.put_part(PEER, name, 0, 2, b"") is None
+    assert ledger.put_part(PEER, "r1", 1, 2, b"x") is None, "its first part went"
+    assert ledger.put_part(PEER, "r4", 1, 2, b"x") == b"x"
+
+
+def test_the_bodies_that_wait_for_their_runs_have_a_limit(
+    ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_ledger, "MAX_OPEN_BYTES", 4)
+    assert ledger.accept(PEER, "r1", b"1234", 1)
+    with pytest.raises(NoRoom):
+        ledger.accept(PEER, "r2", b"5", 2)
+    assert ledger.accept("mars", "r2", b"longer than that", 2), "one is always taken"
+    assert ledger.begin(PEER, "r1", "run-1", "agent:ops:main")
+    found = ledger.find(PEER, "r1")
+    assert found is not None and found.body is None, "a run that has begun needs none"
+    assert ledger.accept(PEER, "r2", b"5", 2)
 
 
 def test_a_dead_letter_is_kept_with_its_reason_and_its_attempts(ledger: CommandLedger) -> None:
