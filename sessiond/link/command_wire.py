@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
@@ -78,7 +79,10 @@ def encode(body: MachineCommand | MachineAnswer) -> bytes:
 
 def decode_command(data: bytes) -> MachineCommand:
     """The command in `data`. BadBody where that is none."""
-    return _decode(_read_command, data)
+    command = _decode(_read_command, data)
+    if command.within_s is not None and not math.isfinite(command.within_s):
+        raise BadBody("its time limit is no number")  # which the daemon could not be told
+    return command
 
 
 def decode_answer(data: bytes) -> MachineAnswer:

@@ -53,6 +53,12 @@ def test_an_answer_comes_out_as_it_went_in(answer: MachineAnswer) -> None:
     assert decode_answer(b"".join(split(encode(answer)))) == answer
 
 
+@pytest.mark.parametrize("within_s", [float("nan"), float("inf"), float("-inf")])
+def test_a_time_limit_that_no_daemon_can_be_told_is_refused(within_s: float) -> None:
+    with pytest.raises(BadBody, match="its time limit is no number"):
+        decode_command(encode(MachineCommand(method="spawn", target="ops", within_s=within_s)))
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_body_or_a_sentence(data: bytes) -> None:
     for decode in (decode_command, decode_answer):
