@@ -27,6 +27,8 @@ PATIENCE_S = 30.0
 # All rows are asked for now and then: a stream that was emptied tells nobody what it had.
 ROWS_S = 600.0
 _MAX_WANTED = 200_000
+# Entries of the order that are out of date, before it is made anew: a machine may send new rows for ever.
+_MAX_STALE = 10_000
 _BUSY_S = 1.0
 
 Ask = Callable[[str, Any], Awaitable[PeerMessage]]
@@ -85,6 +87,9 @@ class CopyAsker:
         elif session in self._wanted or len(self._wanted) < _MAX_WANTED:
             self._wanted[session] = wanted
             heapq.heappush(self._order, (-wanted.updated_at, session))
+            if len(self._order) > 2 * len(self._wanted) + _MAX_STALE:
+                self._order = [(-one.updated_at, name) for name, one in self._wanted.items()]
+                heapq.heapify(self._order)
         self._wake.set()
 
     def note_written(self, session: str, generation: str, size: int, total: int) -> None:

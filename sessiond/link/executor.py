@@ -69,6 +69,7 @@ class Executor:
         self._has_begun = asyncio.Event()
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._sending = asyncio.Semaphore(32)
+        self._delivering: set[tuple[str, str]] = set()
         # The runs that are waited for, by session in the order in which they were accepted: run id to command.
         self._runs: dict[str, dict[str, tuple[str, str]]] = {}
         self._due: set[str] = set()
@@ -288,16 +289,22 @@ class Executor:
         self._start(self._deliver(entry.peer, entry.id, body))
 
     async def _deliver(self, peer: str, command_id: str, body: bytes) -> None:
-        """Hand the answer to the server, however long that is away."""
+        """Hand the answer to the server, however long that is away; once, however often the command comes meanwhile."""
+        if (peer, command_id) in self._delivering:
+            return
+        self._delivering.add((peer, command_id))
         backoff = Backoff(0.2, 30.0)
-        while self._peer_of(peer) is not None:
-            try:
-                async with self._sending:
-                    await self._send(peer, command_id, body)
-                break
-            except LinkError:
-                await asyncio.sleep(backoff.next_s())
-        await self._ledger.retry(CommandLedger.note_sent, peer, command_id)
+        try:
+            while self._peer_of(peer) is not None:
+                try:
+                    async with self._sending:
+                        await self._send(peer, command_id, body)
+                    break
+                except LinkError:
+                    await asyncio.sleep(backoff.next_s())
+            await self._ledger.retry(CommandLedger.note_sent, peer, command_id)
+        finally:
+            self._delivering.discard((peer, command_id))
 
     async def _abort(self, entry: LedgerEntry) -> None:
         """Stop the run of a command whose sender was stopped; best effort."""

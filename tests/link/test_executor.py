@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.link_stand_ins import StandInDaemon, StandInServer, lost, refusal, run_until, until
+from support.link_stand_ins import StandInDaemon, StandInServer, lost, refusal, run_until, settle, until
 
 from sessiond.client.retry import Backoff
 from sessiond.config.link import PeerConfig
@@ -318,5 +318,34 @@ def test_runs_of_one_session_are_looked_at_until_one_still_runs(in_world: Any) -
                 ("c2", "c2"),
             ]
             assert list(executor._runs["agent:ops:main"]) == [world.daemon.runs["c3"]]
+
+    in_world(body)
+
+
+def test_a_command_that_comes_a_thousand_times_is_one_answer_on_its_way(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await world.accepted()
+            world.daemon.end("c1", "agent:ops:main", status="ok", reply="done")
+            await world.answers(1)
+            gate = asyncio.Event()
+            send, began = world.server.send, 0
+
+            async def slow(peer: str, identity: str, data: bytes) -> None:
+                nonlocal began
+                began += 1
+                await gate.wait()
+                await send(peer, identity, data)
+
+            executor._send = slow
+            for _ in range(1000):
+                await take(executor, SEND)
+            await settle()
+            assert began == 1
+            gate.set()
+            await world.answers(2)
+            await settle()
+            assert len(world.server.kept) == 2
 
     in_world(body)
