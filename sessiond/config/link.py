@@ -20,6 +20,9 @@ MAX_PEERS = 128
 # The files of the table. `rules.py` checks that their paths are absolute.
 PATHS = ("ca", "certificate", "key", "nkeySeed")
 
+# Where a server listens whose address names no port.
+DEFAULT_PORT = 4222
+
 _SERVER = re.compile(r"(?:nats|tls)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 
 # Stricter than an agent's id, because it is a word of the subjects on the server as well.
@@ -131,9 +134,15 @@ def _check_peers(source: ConfigText, link: dict[str, Any], peers: list[dict[str,
                 )
 
 
+def server_port(address: str) -> int | None:
+    """The port in the address of a NATS server, None where that is no such address."""
+    found = _SERVER.fullmatch(address)
+    port = int(found[1] or DEFAULT_PORT) if found is not None else 0
+    return port if 0 < port < 65536 else None
+
+
 def _check_server(source: ConfigText, server: str) -> None:
-    found = _SERVER.fullmatch(server)
-    if found is None or int(found[1] or 4222) not in range(1, 65536):
+    if server_port(server) is None:
         # Without the address itself, which may have a password in it.
         raise source.error(
             ("link", "server"),

@@ -96,7 +96,7 @@ class Commands:
             await link.call("agents.attach", agentId=name)
 
     async def start(self, connection: AskingConnection, request: DaemonRequest) -> dict[str, Any]:
-        """MachineAnswer `run.start`: with the reply of the other machine, whenever that comes."""
+        """Answer `run.start`: with the reply of the other machine, whenever that comes."""
         params = request.params
         key: str = params["sessionKey"]
         peer, _, rest = key.removeprefix("agent:").partition(":")

@@ -15,6 +15,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from sessiond.config.link import DEFAULT_PORT
 from sessiond.errors import quote, reason_of, shorten
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.subjects import inbox_of
@@ -42,7 +43,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     @property
     def address(self) -> str:
         parts = urlsplit(self.server)
-        return f"{parts.hostname}:{parts.port or 4222}"
+        return f"{parts.hostname}:{parts.port or DEFAULT_PORT}"
 
     @property
     def uses_tls(self) -> bool:

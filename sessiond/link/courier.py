@@ -1,11 +1,11 @@
 """Messages between machines, packed for one and opened from one: the bus with envelopes around it.
 
-    courier.consume("cmd", take)          # take(envelope, arrival), for what has a valid box
+    courier.consume("cmd", take)          # take(message, arrival), for every valid envelope
     courier.answer("ping", pong)          # for questions with that id
     await courier.send("mars", "cmd", run_id, PartOf(), body)
-    envelope = await courier.ask("mars", "ping", None)
+    reply = await courier.ask("mars", "ping")
 
-What has no valid box is dropped, acknowledged and counted by its reason. Knows no kind of message.
+What is no valid envelope is dropped, acknowledged and counted by its reason. Knows no kind of message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The body of every message between machines: signed by its sender, and with `encrypt` readable by its receiver alone.
 
-Bytes in, an `PeerMessage` or a `Refused` out; no bytes raise an error. Knows no server and no clock. A message may come
+Bytes in, a `PeerMessage` or a `Refused` out; no bytes raise an error. Knows no server and no clock. A message may come
 twice, late or never: whoever uses one has to see to that. Source: machines.md, "The envelope".
 """
 

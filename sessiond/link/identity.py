@@ -83,6 +83,11 @@ class Identity:
         return self.sealing.exchange(X25519PublicKey.from_public_bytes(public))
 
 
+def no_store(store: Path) -> str:
+    """The sentence where there is no store; the daemon alone makes one."""
+    return f"{store} is no store of sessiond yet: start the daemon once (sessiond serve), or name another with --store"
+
+
 def new_identity() -> Identity:
     return Identity(os.urandom(2 * _KEY_BYTES))
 
@@ -95,9 +100,7 @@ def load_identity(store: Path, *, make: bool = False) -> Identity:
                 root_fd = held.enter_context(dirfd.closing(dirfd.open_root(store)))
                 keys_fd = held.enter_context(dirfd.closing(dirfd.open_dir(root_fd, layout.KEYS)))
             except FileNotFoundError:
-                raise IdentityError(
-                    f"{store} is no store of sessiond yet: start the daemon once, or name another one with --store"
-                ) from None
+                raise IdentityError(no_store(store)) from None
             return _load(keys_fd, make=make)
     except OSError as error:
         raise IdentityError(f"the identity in the store {store} cannot be read: {reason_of(error)}") from None

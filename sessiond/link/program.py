@@ -23,6 +23,7 @@ from sessiond.config.settings import Config
 from sessiond.daemon import logs, notify
 from sessiond.errors import ConfigError, StoreInUse, reason_of
 from sessiond.link.failures import LinkError
+from sessiond.link.identity import no_store
 from sessiond.link.running import RunningLink
 from sessiond.link.status import LOCK
 from sessiond.store import dirfd, layout, opening
@@ -67,12 +68,12 @@ def hold_store(store: Path) -> Iterator[None]:
     try:
         with dirfd.closing(dirfd.open_root(store)) as root_fd:
             if not (store / layout.KEYS).is_dir():
-                raise ConfigError(
-                    f"{store} is no store of sessiond yet: start the daemon once, or name one with --store"
-                )
+                raise ConfigError(no_store(store))
             folder_fd = opening.open_folder(root_fd, (layout.LINK,))
         with dirfd.closing(folder_fd):
             lock_fd = dirfd.open_file(folder_fd, LOCK, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:
+        raise ConfigError(no_store(store)) from None
     except OSError as error:
         raise ConfigError(f"the store {store} cannot be used: {reason_of(error)}") from None
     with dirfd.closing(lock_fd):

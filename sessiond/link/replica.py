@@ -21,7 +21,6 @@ from sessiond.link.copy_states import Change, CopyStates
 from sessiond.link.ranges import ByteSpan, CopyState, judge
 from sessiond.store import dirfd, layout, opening
 
-MACHINES = "machines"
 # What one machine may fill here, and what it leaves free on the disk for all else.
 MAX_BYTES = 64 << 30
 FREE_BYTES = 1 << 30
@@ -83,7 +82,7 @@ class MachineFolder:
         self._known = states.of_machine(machine)
         self._max_bytes, self._free_bytes, self._max_sessions = max_bytes, free_bytes, max_sessions
         with dirfd.closing(dirfd.open_root(store)) as root_fd:
-            self._fd = opening.open_folder(root_fd, (MACHINES, machine))
+            self._fd = opening.open_folder(root_fd, (layout.MACHINES, machine))
         self._bytes = self._clean_up()
 
     def close(self) -> None:

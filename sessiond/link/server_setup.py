@@ -15,6 +15,7 @@ import nats.errors
 from nats.js import JetStreamManager, api
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
+from sessiond.config.link import DEFAULT_PORT
 from sessiond.errors import quote
 from sessiond.link.connecting import ServerSettings, connect_once, in_words
 from sessiond.link.failures import BusError
@@ -42,7 +43,7 @@ STORE_DIR: Final = "/var/lib/nats"
 
 _CONFIGURATION: Final = """\
 # The configuration of nats-server (2.10 or later) for sessiond link. Start it with: nats-server -c THIS-FILE
-port: 4222
+port: {port}
 {tls}jetstream {{
   store_dir: "/var/lib/nats"
   # After each message, or a power cut loses some that were acknowledged. (2.9 does not know it: remove the line there.)
@@ -79,6 +80,7 @@ def server_configuration(
     admin: str = ADMIN,
     nkeys: Mapping[str, str] | None = None,
     is_encrypted: bool = True,
+    port: int = DEFAULT_PORT,
 ) -> str:
     """The configuration file. `nkeys`, the public ones by name, stand for users without certificates; then only the
     server may have one, or nobody: without `is_encrypted`.
@@ -88,7 +90,7 @@ def server_configuration(
         *(_user(name, nkeys, _permissions(name, machines, stream)) for name in machines),
     ]
     tls = _TLS.format(clients="" if nkeys is not None else _CLIENTS) if is_encrypted else ""
-    return _CONFIGURATION.format(tls=tls, users=",\n".join(users))
+    return _CONFIGURATION.format(port=port, tls=tls, users=",\n".join(users))
 
 
 def _user(name: str, nkeys: Mapping[str, str] | None, permissions: str | None) -> str:

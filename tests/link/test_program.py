@@ -13,8 +13,9 @@ from support.link_stand_ins import run_until, settle
 from support.nats_machines import LinkedMachine, linked, wait_until_there
 from support.nats_server import NatsServer
 
+from sessiond.errors import ConfigError
 from sessiond.link.bus import _cancellable
-from sessiond.link.program import end_task
+from sessiond.link.program import end_task, hold_store
 
 MakeServer = Callable[..., NatsServer]
 OPEN = {("lap", "mars"): 'send = ["*"]', ("mars", "lap"): 'send = ["*"]'}
@@ -43,6 +44,17 @@ def test_one_link_runs_on_a_store_and_a_configuration_without_machines_ends_it(
         lap.daemon.config.write_text(whole.replace('key = "sdl1-', 'key = "sdl1-x'))
         code, said = run_link(lap)
         assert code == 78 and "the key of mars is not what" in said
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_before_there_is_a_store_a_link_says_how_to_make_one(tmp_path: Path, is_there: bool) -> None:
+    store = tmp_path / "store"
+    if is_there:
+        store.mkdir(0o700)
+    with pytest.raises(ConfigError, match=r"is no store of sessiond yet: start the daemon once \(sessiond serve\)"):
+        with hold_store(store):
+            pass
+    assert store.exists() is is_there
 
 
 @pytest.mark.system

@@ -227,7 +227,7 @@ def test_the_printed_configuration_is_for_the_machines_of_the_file_or_those_name
     nats_server: type[NatsServer], link: Sessiond, home: Path
 ) -> None:
     certified, keyed = nats_server("tls"), nats_server("nkeys")
-    certified.port = keyed.port = 4222
+    certified.port, keyed.port = 4222, 4300
     tls = link("admin", config=config_of(certified, "lap", "mars", "moon"))
     assert [name in tls.out for name in ('user: "lap"', 'user: "mars"', 'user: "moon"', 'user: "admin"')] == [True] * 4
     assert ("verify_and_map" in tls.out, "openssl x509 -req" in tls.out) == (True, True)
@@ -240,6 +240,7 @@ def test_the_printed_configuration_is_for_the_machines_of_the_file_or_those_name
         False,
         False,
     )
+    assert ("port: 4222\n" in tls.out, "port: 4300\n" in nkeys.out) == (True, True)
     assert seed.stat().st_mode & 0o777 == 0o600
     filled = link("admin", "--nkey-seed", str(seed), "--nkey", f"mars=U{'A' * 55}")
     assert (f'nkey: "U{"A" * 55}"' in filled.out, "THE-PUBLIC" in filled.out) == (True, False)
@@ -258,6 +259,8 @@ def test_the_printed_configuration_is_for_the_machines_of_the_file_or_those_name
         ),
         (["admin"], "say which machines there are"),
         (["check"], "no server is named"),
+        (["check", "--server", "nats://localhost:65536"], "that is no address of a NATS server"),
+        (["admin", "--machine", "a", "--server", "localhost"], "that is no address of a NATS server"),
         (["check", "--server", "nats://localhost:1"], "the configuration has no name for this machine"),
     ],
 )

@@ -39,6 +39,9 @@ _NEXT = """\
 
 
 def administrate(args: Args) -> None:
+    # Imported late: msgspec and the structs take some 60 ms.
+    from sessiond.config.link import server_port
+
     link = load_config(args).link
     machines = _machines(args, link)
     if args.apply:
@@ -47,10 +50,14 @@ def administrate(args: Args) -> None:
     setup = load_module("server_setup")
     admin, nkeys = args.admin or setup.ADMIN, _nkeys(args, link)
     # With certificates there is TLS; with nkeys there may be.
-    is_encrypted = nkeys is None or (args.server or link.server or "").startswith("tls://")
+    server = _server(args, link)
+    is_encrypted = nkeys is None or (server or "").startswith("tls://")
     if nkeys is not None and args.nkey_seed:
         nkeys[admin] = own_nkey(Path(args.nkey_seed).expanduser())
-    text = setup.server_configuration(machines, stream=link.stream, admin=admin, nkeys=nkeys, is_encrypted=is_encrypted)
+    ports = {} if server is None else {"port": server_port(server)}
+    text = setup.server_configuration(
+        machines, stream=link.stream, admin=admin, nkeys=nkeys, is_encrypted=is_encrypted, **ports
+    )
     if args.store_dir is not None:
         text = text.replace(setup.STORE_DIR, str(Path(args.store_dir).expanduser().absolute()))
     if args.json:
@@ -142,9 +149,19 @@ def _nkeys(args: Args, link: LinkConfig) -> dict[str, str] | None:
     return given if given or seed is not None or args.nkey_seed else None
 
 
+def _server(args: Args, link: LinkConfig) -> str | None:
+    """The address of the server, which the configuration has checked, and an option has not."""
+    from sessiond.config.link import server_port
+
+    if args.server and server_port(args.server) is None:
+        hint = "as in: --server tls://nats.example:4222"
+        raise CommandFailed("that is no address of a NATS server", hint=hint, status=USAGE)
+    return args.server or link.server
+
+
 def _settings(args: Args, link: LinkConfig, admin: str, *, is_admin: bool) -> Any:
     """How to reach the server: as the administrator with the options, else as this machine by its configuration."""
-    server = args.server or link.server
+    server = _server(args, link)
     if server is None:
         raise CommandFailed(
             "no server is named",
