@@ -95,6 +95,22 @@ def test_a_machine_that_sleeps_gets_its_messages_when_it_wakes(tmp_path: Path, n
         assert len(user_messages(mars, "agent:ops:main")) == 3
 
 
+def test_long_messages_replies_and_files_travel_in_parts(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server("open", *NAMES).start()
+    with WireTap(server) as tap, linked(tmp_path, server, NAMES, OPEN, link="encrypt = true") as machines:
+        lap = machines["lap"]
+        long = "word " * 160_000
+        sent = lap.send("mars/agent:ops:main", long + "end")
+        assert sent["status"] == "ok" and sent["reply"].strip() == f"ops heard: {long}end"
+        assert len(tap.of_kind("cmd")) >= 4 and len(tap.of_kind("ans")) >= 4
+        table = base64.b64encode(bytes(1_000_000)).decode()
+        files = [{"name": f"{name}.csv", "content": table, "encoding": "base64"} for name in "abc"]
+        spawned = lap.call("sessions_spawn", agentId="moon/counter", task="count", attachments=files)
+        end = lap.call("agent.wait", runId=spawned["runId"], timeoutMs=60_000)
+        assert end["reply"].strip() == "3000000"
+        assert max(len(data) for _, data in tap.messages) < 300_000
+
+
 def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_server: MakeServer) -> None:
     server = nats_server("open", *NAMES).start()
     rules = {("mars", "lap"): 'send = ["agent:ops:*"]\nspawn = ["ops"]'}
