@@ -95,6 +95,7 @@ class RunningLink:
         self._ledger = LedgerThread(CommandLedger(store / layout.LINK))
         self._bus_state = BusState()
         self._asked = 0
+        self._unsent: dict[tuple[str, Kind], str] = {}
         self._status_due = asyncio.Event()
         self._is_built = False
         self._daemon = DaemonClient(
@@ -218,8 +219,15 @@ class RunningLink:
 
     async def _send_parts(self, peer: str, kind: Kind, identity: str, body: bytes) -> None:
         parts = split(body)
-        for number, part in enumerate(parts):
-            await self._courier.send(peer, kind, identity, PartOf(number, len(parts)), part)
+        try:
+            for number, part in enumerate(parts):
+                await self._courier.send(peer, kind, identity, PartOf(number, len(parts)), part)
+        except BusError as error:
+            if self._unsent.get((peer, kind)) != error.message:
+                self._unsent[peer, kind] = error.message
+                log.warning("messages wait to be sent", kind=kind, machine=peer, reason=error.message)
+            raise
+        self._unsent.pop((peer, kind), None)
 
     async def _take_command(self, message: PeerMessage, arrival: Arrival) -> None:
         fields = read_fields(message, PartOf)

@@ -30,6 +30,11 @@ ASKER = f"""
 id = "asker"
 runtime = {{ type = "exec", command = ["{sys.executable}", "-m", "sessiond", "send", "mars/agent:ops:main", "-"] }}
 """
+SLOW = """
+[[agents.list]]
+id = "slow"
+runtime = { type = "exec", command = ["sleep", "600"] }
+"""
 MakeServer = Callable[..., NatsServer]
 
 
@@ -109,6 +114,25 @@ def test_long_messages_replies_and_files_travel_in_parts(tmp_path: Path, nats_se
         end = lap.call("agent.wait", runId=spawned["runId"], timeoutMs=60_000)
         assert end["reply"].strip() == "3000000"
         assert max(len(data) for _, data in tap.messages) < 300_000
+
+
+def test_a_run_that_is_stopped_is_stopped_over_there(tmp_path: Path, nats_server: MakeServer) -> None:
+    server = nats_server("open", *NAMES).start()
+    with linked(tmp_path, server, NAMES, OPEN, agents=AGENTS + SLOW) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        sent = lap.send("mars/agent:slow:main", "take your time", timeout_s=0)
+        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 1, "does not begin")
+        # A daemon and a link that go for a moment stop nothing.
+        lap.stop_link()
+        lap.daemon.stop()
+        lap.daemon.start()
+        lap.start_link()
+        wait_until_there(lap, ["mars"])
+        lap.wait_for(lambda: lap.status().waiting_there == 1, "does not wait for it again")
+        assert mars.call("daemon.status")["liveRuns"] == 1
+        lap.call("chat.abort", sessionKey=sent["sessionKey"], runId=sent["runId"])
+        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 0, "goes on")
+        assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
 
 
 def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_server: MakeServer) -> None:
