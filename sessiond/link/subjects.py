@@ -36,7 +36,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def token_of(identity: str) -> str:
-    """The last word of a subject: of a session's id (rec, row, ask), or of a command's (cmd, ans)."""
+    """The last word of a subject: of a session's id (rec, ask), of a command's (cmd, ans), or of `rows`."""
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -287,6 +287,13 @@ def test_without_the_extra_a_machine_has_an_identity(home: Path) -> None:
     assert (done.returncode, done.stdout[:5]) == (0, "sdl1-")
 
 
+def test_damaged_marks_are_said(link: Sessiond, home: Path) -> None:
+    (home / "store" / "link").mkdir()
+    (home / "store" / "link" / "shares.json").write_text("x")
+    said = link("share")
+    assert (said.status, said.out, "is damaged; remove it" in said.err, "Traceback" in said.err) == (1, "", True, False)
+
+
 def test_nothing_of_the_link_is_imported_for_its_help() -> None:
     code = "import sys, sessiond.cli.link; print([name for name in sys.modules if name.startswith(PARTS)])"
     code = code.replace("PARTS", "('nats', 'sessiond.link', 'asyncio')")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import ask
 from sessiond.cli.frame.failures import FAILED, USAGE, CommandFailed
 from sessiond.cli.link_verbs.places import CONFIG, STORE, load_config, load_module, store_of
 from sessiond.cli.terminal.output import as_json, lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 KEY = Argument("key", "The session: a key, an alias, an id or a label.", required=False, complete="key")
 
@@ -16,7 +22,8 @@ def share(args: Args) -> int | None:
         _show(args)
         return None
     key, shares, machine = _key_of(args), load_module("shares"), _machine_of(args)
-    is_new = shares.mark(store_of(args), key, machine or shares.EVERYBODY)
+    with _marks_errors():
+        is_new = shares.mark(store_of(args), key, machine or shares.EVERYBODY)
     _say(args, key, f"{key} goes to {machine or 'all machines'}" + ("" if is_new else ", as before"), is_new)
     return None
 
@@ -25,19 +32,31 @@ def unshare(args: Args) -> int | None:
     if args.key is None:
         raise CommandFailed("say which session", hint="sessiond link share, without one, lists them", status=USAGE)
     key, machine = _key_of(args), _machine_of(args)
-    was_there: bool = load_module("shares").unmark(store_of(args), key, machine)
+    with _marks_errors():
+        was_there: bool = load_module("shares").unmark(store_of(args), key, machine)
     words = f"{key} is shared no more" if was_there else f"{key} was not shared"
     _say(args, key, words + (f" with {machine}" if machine else ""), was_there)
     return None if was_there else FAILED
 
 
 def _show(args: Args) -> None:
-    marks = load_module("shares").SharesFile(store_of(args)).marks
+    with _marks_errors():
+        marks = load_module("shares").SharesFile(store_of(args)).marks
     if args.json:
         as_json({"shares": {key: sorted(machines) for key, machines in marks.items()}})
         return
     for key, machines in sorted(marks.items()):
         lines([f"{key}  {'all machines' if '*' in machines else ', '.join(sorted(machines))}"])
+
+
+@contextmanager
+def _marks_errors() -> Iterator[None]:
+    """Why the marks cannot be read or changed, as a sentence."""
+    failure = load_module("failures").LinkError
+    try:
+        yield
+    except failure as error:
+        raise CommandFailed(str(error)) from None
 
 
 def _key_of(args: Args) -> str:
