@@ -160,7 +160,7 @@ def test_two_machines_in_ten_lines(tmp_path: Path) -> None:
         environ = homes["lap"].environ | {"SESSIOND_CONFIG": str(homes["lap"].config)}
         given = " ".join(f"{name}={shlex.quote(value)}" for name, value in environ.items() if name != "PATH")
         scripts = {
-            "ssh": f'shift; cd {homes["lap"].folder}; exec env {given} sh -c "$*"',
+            "ssh": f'shift; cd {homes["lap"].folder}; exec env {given} sh -c "exec $*"',
             "pip": "true",
             "sessiond": f'exec {sys.executable} -m sessiond "$@"',
             "nats-server": f'exec {Path(sys.executable).with_name("nats-server")} "$@" -a 127.0.0.1 -p {port}',
