@@ -46,6 +46,9 @@ _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
 # Whether the consumers are still there is asked this often: nothing says that they were deleted.
 _LOOK_AGAIN_S: Final = 300.0
 _MOST_DENIED: Final = 64
+# Questions that wait for their answers; more wait in the client, which drops what is beyond these bytes.
+_MOST_QUESTIONS: Final = 256
+_QUESTION_BYTES: Final = 16 << 20
 # The stream, or the disk that all streams share, takes no more.
 _FULL: Final = frozenset({10077, 10023, 10047, 10122})
 _NO_STREAM: Final = 10059
@@ -178,11 +181,10 @@ class Bus:
         """Answer what other machines ask, from now on and after each connection. One question waits for the answer to
         the one before, so what takes long has to be done elsewhere; None is no answer.
         """
-        self._questions = asyncio.Queue()
+        self._questions = asyncio.Queue(_MOST_QUESTIONS)
         self._working.append(self._tasks.create_task(self._answer_all(self._questions, answerer)))
         if self._client is not None:
-            subscribing = self._client.subscribe(ask_subject(self.machine), cb=self._questions.put)
-            self._working.append(self._tasks.create_task(_finish(subscribing)))
+            self._working.append(self._tasks.create_task(self._listen(self._client, self._questions)))
 
     async def request(self, machine: str, data: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
         """What the machine answers. BusError `nobody` where it is not there, which takes a millisecond."""
@@ -269,9 +271,12 @@ class Bus:
         for kind in kinds:
             await self._subscribe(client, kind)
         if questions is not None:
-            await client.subscribe(ask_subject(self.machine), cb=questions.put)
+            await self._listen(client, questions)
         await client.flush()
         self._find(client)
+
+    async def _listen(self, client: ServerClient, questions: asyncio.Queue[Msg]) -> None:
+        await client.subscribe(ask_subject(self.machine), cb=questions.put, pending_bytes_limit=_QUESTION_BYTES)
 
     async def _subscribe(self, client: ServerClient, kind: Kind) -> None:
         # Not by the library's own call: that would be refused while the consumer is missing, and this begins to be
@@ -385,10 +390,6 @@ async def _cancellable(asking: Coroutine[Any, Any, T]) -> T:
     finally:
         task.cancel()
     return task.result()
-
-
-async def _finish(subscribing: Coroutine[Any, Any, object]) -> None:
-    await subscribing
 
 
 async def _work(queue: asyncio.Queue[Arrival], handler: Handler) -> None:

@@ -75,6 +75,42 @@ async def answered_by(asked: Watched, asking: Watched) -> None:
                 return
 
 
+def test_questions_that_nobody_has_answered_yet_are_kept_to_a_limit(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars") as mars:
+            is_free, answered = asyncio.Event(), 0
+
+            async def answer(question: bytes) -> bytes | None:
+                nonlocal answered
+                answered += 1
+                await is_free.wait()
+                return b"answer"
+
+            is_free.set()
+            mars.bus.answer(answer)
+            await answered_by(mars, lap)
+            is_free.clear()
+            answered = 0
+            flood = Client()
+            await flood.connect(server.url)
+            for _ in range(1000):
+                await flood.publish("ask.mars", bytes(50_000))
+            await flood.flush()
+            client, questions = mars.bus._client, mars.bus._questions
+            assert client is not None and questions is not None
+            await client.flush()  # whatever the server had for it has come
+            assert questions.qsize() <= 256
+            is_free.set()
+            await answered_by(mars, lap)
+            assert 256 < answered < 1000
+            await flood.close()
+
+    run(test())
+
+
 def test_what_was_not_acknowledged_comes_again_when_it_is_asked_for(nats_server: type[NatsServer]) -> None:
     server = nats_server().start()
 
