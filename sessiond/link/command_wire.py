@@ -13,6 +13,10 @@ PART_BYTES = 256 * 1024
 # What the daemon takes in one call.
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_PARTS = MAX_BODY_BYTES // PART_BYTES
+# What a body may be as JSON, which a line to the daemon holds with all else that is in it. A control character is one
+# byte in a body, and six there.
+MAX_LINE_BYTES = MAX_BODY_BYTES - 64 * 1024
+MAX_KEY_CHARS = 1024
 
 
 class CommandFile(msgspec.Struct, frozen=True):
@@ -51,6 +55,10 @@ class PartOf(msgspec.Struct, frozen=True):
 
     part: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTS)] = 0
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+
+    def __post_init__(self) -> None:
+        if self.part >= self.parts:
+            raise ValueError(f"there is no part {self.part} of {self.parts}")
 
 
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

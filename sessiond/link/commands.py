@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from sessiond.client.errors import ClientError, RpcError
 from sessiond.client.retry import Backoff
@@ -21,6 +23,8 @@ from sessiond.errors import quote
 from sessiond.link.command_ledger import CommandLedger
 from sessiond.link.command_wire import (
     MAX_BODY_BYTES,
+    MAX_KEY_CHARS,
+    MAX_LINE_BYTES,
     BadBody,
     CommandFile,
     CommandOrigin,
@@ -207,7 +211,7 @@ class Commands:
             answer = decode_answer(data)
         except BadBody as error:
             answer = MachineAnswer(status="error", error=f"its answer cannot be read: {error}")
-        waiting.answer.set_result(answer)
+        waiting.answer.set_result(_bound_answer(answer))
 
     async def _stop_there(self, peer: str, run_id: str) -> None:
         """Stop the command's run, unless the daemon has only cancelled its request and goes on with the run."""
@@ -218,6 +222,16 @@ class Commands:
             if found["status"] != "running":
                 log.info("stopping a run there", peer=peer, command=run_id)
                 await self._send(peer, run_id, encode(MachineCommand(method="abort")))
+
+
+def _bound_answer(answer: MachineAnswer) -> MachineAnswer:
+    """The answer as the daemon takes it: with a longer line it would end the connection, and ask again on the next."""
+    if answer.session_key is not None and len(answer.session_key) > MAX_KEY_CHARS:
+        answer = replace(answer, session_key=None)
+    for said in (answer.reply, answer.error):
+        if said is not None and len(msgspec.json.encode(said)) > MAX_LINE_BYTES:
+            return replace(answer, status="error", reply=None, error="its answer is longer than sessiond takes")
+    return answer
 
 
 def _target_of(params: dict[str, Any], peer: str) -> str | None:

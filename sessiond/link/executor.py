@@ -13,14 +13,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from sessiond.client.errors import ClientError, RpcError
 from sessiond.client.retry import Backoff
-from sessiond.client.wire import Event
+from sessiond.client.wire import INTERNAL, Event
 from sessiond.config.link import PeerConfig
 from sessiond.link.command_ledger import CommandLedger, LedgerEntry
-from sessiond.link.command_wire import BadBody, MachineAnswer, MachineCommand, decode_command, encode
+from sessiond.link.command_wire import MAX_LINE_BYTES, BadBody, MachineAnswer, MachineCommand, decode_command, encode
 from sessiond.link.failures import LinkError
 from sessiond.link.ledger_thread import LedgerThread
 from sessiond.link.owner_door import OwnerDoor
@@ -213,6 +214,9 @@ class Executor:
 
     async def _begin(self, peer: PeerConfig, command_id: str, command: MachineCommand) -> tuple[str, str]:
         """Let the daemon accept the command: the run, and the key of its session."""
+        if len(msgspec.json.encode(command)) > MAX_LINE_BYTES:
+            # The daemon would end the connection, which is no reason to give up.
+            raise RpcError(INTERNAL, "invalid_params", "the message with its files is longer than sessiond takes")
         common: dict[str, Any] = {"idempotencyKey": command_id}
         if command.origin is not None:
             told = {"sessionKey": command.origin.session_key, "traceId": command.origin.trace_id}

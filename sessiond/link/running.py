@@ -18,7 +18,7 @@ from sessiond.config.settings import Config
 from sessiond.errors import StorageError
 from sessiond.link.bus import Arrival, Bus, BusState, open_bus
 from sessiond.link.command_ledger import CommandLedger, NoRoom
-from sessiond.link.command_wire import CommandFile, PartOf, split
+from sessiond.link.command_wire import PART_BYTES, CommandFile, PartOf, split
 from sessiond.link.commands import Commands
 from sessiond.link.connecting import ServerSettings
 from sessiond.link.copy_asker import Ask
@@ -230,7 +230,7 @@ class RunningLink:
         self._unsent.pop((peer, kind), None)
 
     async def _take_command(self, message: PeerMessage, arrival: Arrival) -> None:
-        fields = read_fields(message, PartOf)
+        fields = _read_part(message)
         if isinstance(fields, Refused):
             self._courier.drop(fields)
             await arrival.ack()
@@ -248,7 +248,7 @@ class RunningLink:
             await arrival.ack()
 
     async def _take_answer(self, message: PeerMessage, arrival: Arrival) -> None:
-        fields = read_fields(message, PartOf)
+        fields = _read_part(message)
         if isinstance(fields, Refused):
             self._courier.drop(fields)
         else:
@@ -327,3 +327,10 @@ class RunningLink:
             dead_letters=[f"{one.peer} {one.id}: {one.reason}" for one in dead],
             dropped=dict(self._courier.dropped),
         )
+
+
+def _read_part(message: PeerMessage) -> PartOf | Refused:
+    """Which part of a command or an answer the message has."""
+    if len(message.payload) > PART_BYTES:
+        return Refused("content", f"a part from {message.sender} is longer than allowed")
+    return read_fields(message, PartOf)

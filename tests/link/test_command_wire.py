@@ -83,6 +83,8 @@ def test_parts_have_the_size_and_lose_nothing(size: int) -> None:
         ({"part": 0, "parts": MAX_PARTS + 1}, False),
         ({"part": 0, "parts": 0}, False),
         ({"part": -1, "parts": 1}, False),
+        ({"part": 2, "parts": 3}, True),
+        ({"part": 3, "parts": 3}, False),
         ({"part": "0", "parts": 1}, False),
     ],
 )

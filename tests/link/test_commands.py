@@ -269,6 +269,41 @@ def test_the_run_there_is_stopped_only_with_the_run_here(
     in_world(body)
 
 
+def test_an_answer_that_no_line_to_the_daemon_holds_is_an_error(in_world: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(room, "MAX_LINE_BYTES", 20)
+
+    async def body(world: World) -> None:
+        for number, (reply, fits) in enumerate((("\1" * 3, True), ("\1" * 4, False))):
+            run = world.start(run_id=f"r{number}", target="mars/main")
+            await world.command(number)
+            world.answer(MachineAnswer(status="ok", reply=reply), run_id=f"r{number}")
+            if fits:
+                assert await run == {"reply": reply}
+            else:
+                with pytest.raises(RpcError, match="mars: its answer is longer than sessiond takes"):
+                    await run
+        run = world.start(run_id="r2", target="mars/main")
+        await world.command(2)
+        world.answer(MachineAnswer(status="error", error="\1" * 4), run_id="r2")
+        with pytest.raises(RpcError, match="mars: its answer is longer than sessiond takes"):
+            await run
+
+    in_world(body)
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(room.MAX_KEY_CHARS, True), (room.MAX_KEY_CHARS + 1, False)])
+def test_a_sub_agent_has_a_key_of_a_usual_length(in_world: Any, length: int, is_kept: bool) -> None:
+    async def body(world: World) -> None:
+        run = world.start(key="agent:mars:subagent:1", target="mars/ops")
+        await world.command()
+        world.answer(MachineAnswer(status="ok", session_key="k" * length))
+        await run
+        world.start(run_id="r2", key="agent:mars:subagent:1", target="mars/ops")
+        assert (await world.command(1)).method == ("send" if is_kept else "spawn")
+
+    in_world(body)
+
+
 def test_it_attaches_as_every_other_machine(in_world: Any) -> None:
     async def body(world: World) -> None:
         await world.commands.attach(world.connection)

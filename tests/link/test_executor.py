@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from support.link_stand_ins import StandInDaemon, StandInServer, lost, refusal, run_until, settle, until
 
 from sessiond.client.retry import Backoff
@@ -347,5 +349,22 @@ def test_a_command_that_comes_a_thousand_times_is_one_answer_on_its_way(in_world
             await world.answers(2)
             await settle()
             assert len(world.server.kept) == 2
+
+    in_world(body)
+
+
+def test_a_command_that_no_line_to_the_daemon_holds_is_refused(in_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = len(msgspec.json.encode(SEND))
+    monkeypatch.setattr(room, "MAX_LINE_BYTES", most)
+
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await world.accepted()
+            await take(executor, replace(SEND, message="hell\1"), "c2")
+            [(identity, refused)] = await world.answers(1)
+            assert (identity, refused.status) == ("c2", "refused")
+            assert refused.error == "the message with its files is longer than sessiond takes"
+            assert len(world.daemon.asked) == 1
 
     in_world(body)
