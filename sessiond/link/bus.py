@@ -64,19 +64,15 @@ class BusState(msgspec.Struct, frozen=True):
 
 
 class Arrival:
-    """A message of the stream. It comes again after 30 seconds unless one of the four methods is called."""
+    """A message of the stream. It comes again after 30 seconds unless it is acknowledged."""
 
-    __slots__ = ("_bus", "_reply", "address", "attempt", "data")
+    __slots__ = ("_bus", "_reply", "address", "data")
 
     def __init__(self, bus: Bus, address: Address, message: Msg) -> None:
         self.address = address
         self.data: bytes = message.data
         self._bus = bus
         self._reply = message.reply
-        # $JS.ACK.<stream>.<consumer>.<attempt>..., or with the domain and a hash of the account before the stream.
-        words = message.reply.split(".")
-        attempt = words[6 if len(words) > 9 else 4 :][:1]
-        self.attempt = int(attempt[0]) if attempt and attempt[0].isdecimal() else 1
 
     async def ack(self) -> None:
         """It is done, or of no use."""
@@ -85,14 +81,6 @@ class Arrival:
     async def retry(self, delay_s: float) -> None:
         """It shall come again, after that time. Not for ranges: what is asked for comes behind it."""
         await self._bus.respond(self._reply, b'-NAK {"delay": %d}' % round(delay_s * 1e9))
-
-    async def drop(self) -> None:
-        """It shall not come again, although it was not done."""
-        await self._bus.respond(self._reply, b"+TERM")
-
-    async def extend(self) -> None:
-        """It is still being worked on: thirty seconds more."""
-        await self._bus.respond(self._reply, b"+WPI")
 
 
 Handler = Callable[[Arrival], Awaitable[None]]

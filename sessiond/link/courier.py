@@ -40,11 +40,9 @@ class MessageServer(Protocol):
 
 
 class Courier:
-    """`envelopes()` are those of the configuration as it is now. `dropped` counts what was dropped, by reason;
-    `on_drop()` is called for each.
-    """
+    """`dropped` counts what was dropped, by reason; `on_drop()` is called for each."""
 
-    def __init__(self, bus: MessageServer, envelopes: Callable[[], Envelopes], on_drop: Callable[[], object]) -> None:
+    def __init__(self, bus: MessageServer, envelopes: Envelopes, on_drop: Callable[[], object]) -> None:
         self.dropped: Counter[str] = Counter()
         self._bus, self._envelopes, self._on_drop = bus, envelopes, on_drop
         self._repliers: dict[str, Replier] = {}
@@ -61,10 +59,9 @@ class Courier:
         msg_id: str | None = None,
     ) -> bool:
         """Whether the stream has stored it now; False where it had the same `msg_id` lately. BusError."""
-        envelopes = self._envelopes()
         with _pack_errors(peer):
-            data = envelopes.pack(peer, kind, identity, fields, payload)
-        return await self._bus.publish(stream_subject(envelopes.name, peer, kind, identity), data, msg_id=msg_id)
+            data = self._envelopes.pack(peer, kind, identity, fields, payload)
+        return await self._bus.publish(stream_subject(self._envelopes.name, peer, kind, identity), data, msg_id=msg_id)
 
     async def ask(
         self,
@@ -76,10 +73,9 @@ class Courier:
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> PeerMessage:
         """The peer's reply. BusError `nobody` where it is not there, `refused` where the reply is not its own."""
-        envelopes = self._envelopes()
         with _pack_errors(peer):
-            data = envelopes.pack(peer, REQUEST, question, fields, payload)
-        reply = envelopes.open(await self._bus.request(peer, data, timeout_s=timeout_s), REPLY, sender=peer)
+            data = self._envelopes.pack(peer, REQUEST, question, fields, payload)
+        reply = self._envelopes.open(await self._bus.request(peer, data, timeout_s=timeout_s), REPLY, sender=peer)
         if isinstance(reply, Refused) or reply.id != question:
             self.drop(
                 reply if isinstance(reply, Refused) else Refused("content", f"{peer} has replied to another question")
@@ -91,7 +87,7 @@ class Courier:
         """Hand over every valid message of the kind, one after the other."""
 
         async def handle(arrival: Arrival) -> None:
-            found = self._envelopes().open_at(arrival.address, arrival.data)
+            found = self._envelopes.open_at(arrival.address, arrival.data)
             if isinstance(found, Refused):
                 self.drop(found)
                 await arrival.ack()
@@ -105,14 +101,13 @@ class Courier:
         self._repliers[question] = reply
 
     async def _reply(self, data: bytes) -> bytes | None:
-        envelopes = self._envelopes()
-        asked = envelopes.open(data, REQUEST)
+        asked = self._envelopes.open(data, REQUEST)
         if isinstance(asked, Refused):
             self.drop(asked)
             return None
         replier = self._repliers.get(asked.id.partition(":")[0])
         said = await replier(asked) if replier is not None else None
-        return None if said is None else envelopes.pack(asked.sender, REPLY, asked.id, *said)
+        return None if said is None else self._envelopes.pack(asked.sender, REPLY, asked.id, *said)
 
     def drop(self, refused: Refused) -> None:
         """Count a message that is dropped."""

@@ -34,7 +34,6 @@ Params = dict[str, Any]
 RequestHandler = Callable[["DaemonLink", wire.DaemonRequest], Awaitable[object]]
 # What is done on every new connection before others use it: attach, subscribe.
 ConnectHook = Callable[["DaemonLink"], Awaitable[object]]
-TokenSource = Callable[[], Awaitable[str]]
 
 
 class _ResultLine(msgspec.Struct, frozen=True):
@@ -215,7 +214,7 @@ def _decode_result(method: str, result: Any, form: Any) -> Any:
 
 
 class DaemonClient:
-    """The daemon over lost connections, while `run` runs; as the owner, or with the tokens that `token` returns.
+    """The daemon over lost connections, while `run` runs, as the owner.
 
     `say` gets a sentence when the daemon is away, once, and one when it is back. `on_event` is called for every event,
     in their order; it must not block. The `on_connect` hooks run one after another on each new connection; one that
@@ -227,16 +226,13 @@ class DaemonClient:
         socket: str | None = None,
         *,
         say: Callable[[str], object],
-        token: TokenSource | None = None,
-        name: str = "sessiond-link",
         handlers: Mapping[str, RequestHandler] | None = None,
         on_event: Callable[[wire.Event], object] = lambda _event: None,
         on_connect: Iterable[ConnectHook] = (),
         max_pause_s: float = MAX_PAUSE_S,
     ) -> None:
-        self.handlers: dict[str, RequestHandler] = dict(handlers or {})
-        self.on_connect: list[ConnectHook] = list(on_connect)
-        self._given_socket, self._token, self._name = socket, token, name
+        self._handlers, self._on_connect = dict(handlers or {}), list(on_connect)
+        self._given_socket = socket
         self._say, self._on_event, self._max_pause_s = say, on_event, max_pause_s
         self._link: DaemonLink | None = None
         self._waiting_for_link: list[asyncio.Future[None]] = []
@@ -295,15 +291,13 @@ class DaemonClient:
         return self._link
 
     async def _open(self) -> DaemonLink:
-        hello: Params = {"protocol": PROTOCOL, "client": {"name": self._name, "version": __version__}}
-        if self._token is not None:
-            hello["token"] = await self._token()
+        hello: Params = {"protocol": PROTOCOL, "client": {"name": "sessiond-link", "version": __version__}}
         path = locate.socket_path(self._given_socket)
-        return await DaemonLink.open(path, hello, self.handlers, self._on_event)
+        return await DaemonLink.open(path, hello, self._handlers, self._on_event)
 
     async def _keep(self, link: DaemonLink, backoff: Backoff) -> None:
         async def serve() -> None:
-            for hook in self.on_connect:
+            for hook in self._on_connect:
                 await hook(link)
             backoff.reset()
             if self._told:

@@ -143,7 +143,7 @@ class RunningLink:
             back=self._welcome,
             changed=self._status_due.set,
         )
-        self._courier = Courier(bus, lambda: self._envelopes, self._status_due.set)
+        self._courier = Courier(bus, self._envelopes, self._status_due.set)
         self._commands = Commands(
             self._ledger,
             self._daemon,

@@ -63,8 +63,8 @@ class Ends:
         self.lap_bus, self.mars_bus = StandInBus(), StandInBus()
         self.lap_bus.other, self.mars_bus.other = self.mars_bus, self.lap_bus
         self.drops: list[int] = []
-        self.lap = Courier(self.lap_bus, lambda: ENVELOPES[sender], list)
-        self.mars = Courier(self.mars_bus, lambda: ENVELOPES["mars"], lambda: self.drops.append(1))
+        self.lap = Courier(self.lap_bus, ENVELOPES[sender], list)
+        self.mars = Courier(self.mars_bus, ENVELOPES["mars"], lambda: self.drops.append(1))
         self.taken: list[tuple[str, str, bytes]] = []
         self.mars.consume("cmd", self._take)
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_packed_says_why() -> None:
         with pytest.raises(BusError, match="1000000 are the most"):
             await ends.lap.send("mars", "cmd", "r1", None, bytes(1_000_000))
         sealing = Envelopes("lap", LAP, {"mars": MARS.public}, encrypt=True)
-        courier = Courier(StandInBus(), lambda: sealing, list)
+        courier = Courier(StandInBus(), sealing, list)
         with pytest.raises(BusError, match=r"moon is no machine in the configuration \(any more\)"):
             await courier.send("moon", "cmd", "r1")
 

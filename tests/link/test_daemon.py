@@ -258,30 +258,3 @@ def test_events_of_a_subscription_come_and_come_again_after_a_restart(daemon: Da
             await asyncio.to_thread(daemon.start)
 
     run_with(client, body)
-
-
-def test_a_token_is_asked_for_at_every_connection(daemon: Daemon) -> None:
-    daemon.start()
-    daemon.call("sessions.create", key="main")
-    minted = daemon.call("tokens.mint", sessionKey="main", scopes=["list"])
-    asked: list[int] = []
-
-    async def token() -> str:
-        asked.append(1)
-        text: str = minted["token"]
-        return text
-
-    client = DaemonClient(str(daemon.socket), say=print, token=token, max_pause_s=0.02)
-
-    async def body() -> None:
-        link = await client.current_link()
-        assert link.caller["scopes"] == ["list"]
-        with pytest.raises(RpcError) as caught:
-            await client.call("sessions.create", key="agent:main:two")
-        assert caught.value.slug == "forbidden"
-        await asyncio.to_thread(daemon.kill)
-        await asyncio.to_thread(daemon.start)
-        await client.call("sessions_list")
-
-    run_with(client, body)
-    assert len(asked) >= 2
