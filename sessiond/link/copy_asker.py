@@ -79,9 +79,14 @@ class CopyAsker:
         session = wanted.session
         under_way = self._under_way.get(session)
         if under_way is not None:
-            # Looked at again when this is here.
-            under_way.newer = wanted
-            return
+            if wanted.why != "wrong" or under_way.wanted.why == "wrong":
+                under_way.newer = wanted  # looked at again when this is here
+                return
+            # What comes for a copy that is wrong would differ, too.
+            del self._under_way[session]
+        held = self._wanted.get(session)
+        if held is not None and held.why == "wrong" and wanted.generation <= held.generation:
+            wanted = msgspec.structs.replace(wanted, why="wrong")
         if delay_s:
             self._later[session] = asyncio.get_running_loop().time() + delay_s, wanted
         elif session in self._wanted or len(self._wanted) < _MAX_WANTED:
@@ -159,9 +164,10 @@ class CopyAsker:
     async def _ask_for_wanted(self) -> None:
         now = asyncio.get_running_loop().time()
         for session in [name for name, one in self._under_way.items() if one.until <= now]:
-            wanted = self._under_way[session].wanted
+            late = self._under_way[session]
             self._end(session)
-            self.want(wanted)
+            if late.newer is None:
+                self.want(late.wanted)
         for session in [name for name, (at, _) in self._later.items() if at <= now]:
             self.want(self._later.pop(session)[1])
         while len(self._under_way) < AT_ONCE:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
 
 import structlog
 
@@ -18,6 +17,7 @@ from sessiond.client.retry import Backoff
 from sessiond.link.failures import BusError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
 from sessiond.link.peer_places import PeerPlaces
+from sessiond.link.range_sender import RangeSender
 from sessiond.link.ranges import (
     ANSWER_BYTES,
     HEAD_BYTES,
@@ -51,21 +51,6 @@ _HEADS_AT_ONCE = 16
 _ROWS_BYTES = 700_000
 
 Reading = Callable[[str, str | None, int | None, int], Awaitable[FoundBytes]]
-
-
-class RangeSender(Protocol):
-    """The part of `Courier` that is used here."""
-
-    async def send(
-        self,
-        peer: str,
-        kind: Kind,
-        identity: str,
-        fields: object = None,
-        payload: bytes = b"",
-        *,
-        msg_id: str | None = None,
-    ) -> bool: ...
 
 
 class _Withheld(Exception):
@@ -205,10 +190,10 @@ class PeerFeed:
         if place is None:
             return
         try:
-            found = await self._read_for(session, place.cursor, max(0, place.to - self._overlap_bytes))
+            found = await self._read_for(session, place, max(0, place.to - self._overlap_bytes))
             if found.size - place.to > _MOST_BEHIND:
                 # The last piece shows the peer how much it has to ask for.
-                found = await self._read_for(session, found.cursor, found.size - _LAST_PIECE)
+                found = await self._read_for(session, place, found.size - _LAST_PIECE)
         except OtherContent:
             self._renew(session, place)
             return
@@ -231,7 +216,6 @@ class PeerFeed:
             self._places.note_seen(self._sessions.find(session), found)
 
     async def _send(self, kind: Kind, session: str, place: SentPlace, found: FoundBytes) -> None:
-        self._places.anchor(session, place, found)
         fields = RangeFields(
             agent=place.agent, generation=place.generation, begin=found.begin, to=found.to, size=found.size
         )
@@ -239,18 +223,28 @@ class PeerFeed:
         msg_id = f"{self.peer}:{session}:{place.generation}:{found.begin}:{found.to}" if kind == "rec" else None
         await self._courier.send(self.peer, kind, session, fields, found.data, msg_id=msg_id)
 
-    async def _read_for(self, session: str, cursor: str | None, at: int | None, most: int = RANGE_BYTES) -> FoundBytes:
-        """The bytes, if the session as of these bytes is exported. OtherContent, _Withheld."""
-        try:
-            found = await self._read(session, cursor, at, most)
-        except NoTranscript:
-            self._sessions.note_missing(session)
-            raise _Withheld from None
+    async def _read_for(self, session: str, place: SentPlace, at: int, most: int = RANGE_BYTES) -> FoundBytes:
+        """Bytes of the generation of `place`, if the session as of these bytes is exported. They may be sent.
+
+        OtherContent, also where there is another generation by now; _Withheld.
+        """
+        found = cursor = None
+        while found is None or self._places.all[session].cursor != cursor:  # something else was read meanwhile
+            now = self._places.all[session]
+            if now.generation != place.generation:
+                raise OtherContent
+            cursor = now.cursor
+            try:
+                found = await self._read(session, cursor, at, most)
+            except NoTranscript:
+                self._sessions.note_missing(session)
+                raise _Withheld from None
         facts = self._sessions.note_facts(session, found.label, found.cwd)
         if facts is None or not self._exports(facts):
             self._rows[session] = False
             self._has_work.set()
             raise _Withheld
+        self._places.anchor(session, place, found)
         return found
 
     # Places.
@@ -299,7 +293,7 @@ class PeerFeed:
             while at < end:
                 began = asyncio.get_running_loop().time()
                 try:
-                    found = await self._read_for(session, place.cursor, max(0, at - self._overlap_bytes))
+                    found = await self._read_for(session, place, max(0, at - self._overlap_bytes))
                 except OtherContent:
                     place, at, end = self._renew(session, place), 0, ANSWER_BYTES
                     continue
@@ -378,7 +372,7 @@ class PeerFeed:
         head, size = b"", place.to
         if with_head:
             try:
-                found = await self._read_for(session, place.cursor, 0, HEAD_BYTES)
+                found = await self._read_for(session, place, 0, HEAD_BYTES)
             except (OtherContent, _Withheld):
                 self.mark(session)
                 return None

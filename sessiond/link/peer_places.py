@@ -45,7 +45,7 @@ class PeerPlaces:
         return place
 
     def anchor(self, session: str, place: SentPlace, found: FoundBytes) -> None:
-        """These bytes are about to be sent: whatever becomes of them, the generation ends when they change."""
+        """These bytes may be sent: whatever becomes of them, the generation ends when they change."""
         now = self.all[session]
         if now.generation == place.generation and (found.to >= now.to or now.cursor is None):
             self._put(session, replace(now, cursor=found.cursor))

@@ -21,8 +21,9 @@ from sessiond.link.envelope import PeerMessage, Refused, read_fields
 from sessiond.link.failures import LinkError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
 from sessiond.link.owner_door import OwnerDoor
-from sessiond.link.peer_feed import PeerFeed, RangeSender
+from sessiond.link.peer_feed import PeerFeed
 from sessiond.link.peer_places import PeerPlaces
+from sessiond.link.range_sender import RangeSender
 from sessiond.link.ranges import OVERLAP_BYTES, SESSION, CopyRequest, Promise, RowsRequest
 from sessiond.link.rules import is_exported
 from sessiond.link.sent_places import SentPlaces

@@ -11,7 +11,7 @@ import pytest
 from support.copied_transcripts import copies_in
 from support.nats_machines import LinkedMachine, linked
 from support.nats_server import NatsServer
-from support.nats_stream import count_messages, limit_bytes, purge
+from support.nats_stream import count_messages, limit_bytes, purge, read_messages
 
 pytestmark = pytest.mark.system
 
@@ -116,6 +116,26 @@ def test_a_session_comes_with_its_label_or_its_mark_and_goes_with_it(machines: M
     wait_until_equal(machines, lambda: copies(main, secret))
     assert lap.daemon.cli("link", "unshare", key, *config).returncode == 0
     wait_until_equal(machines, lambda: copies(main))
+
+
+def test_nothing_that_no_rule_exports_lies_on_the_server(machines: Machines, server: NatsServer) -> None:
+    lap, mars = machines["lap"], machines["mars"]
+    mars.stop_link()
+    key = "agent:counter:secret"
+    lap.call("sessions.create", key=key)
+    inject(lap, key, "nobody-elses-business")
+    lap.call("sessions.patch", key=key, label="private")
+    mars.daemon.reply("main", "only-of-mars")
+    lap.daemon.reply("main", "for everybody")
+    inject(lap, key, "nobody-elses-business")
+    lap.daemon.reply("main", "the last one")
+    lap.wait_for(lambda: b"the last one" in b"".join(read_messages(server)), "the exported one is not there")
+    stored = b"".join(read_messages(server))
+    secret = transcript_of(lap, key)
+    for text in (b"nobody-elses-business", b"only-of-mars", b"private", b"agent:counter", secret.stem.encode()):
+        assert text not in stored
+    mars.start_link()
+    wait_until_equal(machines, lambda: {path.stem: path.read_bytes() for path in [transcript_of(lap, "main")]})
 
 
 def test_what_happens_while_a_link_or_a_daemon_is_away_is_made_up_for(machines: Machines) -> None:

@@ -301,6 +301,18 @@ def test_a_long_session_is_asked_for_part_by_part_before_the_last_one_has_come()
     with_asker(body)
 
 
+def test_a_copy_that_is_wrong_is_begun_anew_although_it_is_being_asked_for() -> None:
+    async def body(machine: AskedMachine, asker: CopyAsker) -> None:
+        asker.want(Wanted("s", G1, 100, 1))
+        await machine.until(1)
+        asker.want(Wanted("s", G1, 100, 2, "wrong"))
+        asker.want(Wanted("s", G1, 120, 3))
+        await machine.until(2)
+        assert [one.wrong for one in machine.asked] == [False, True]
+
+    with_asker(body)
+
+
 def test_what_is_there_by_now_is_not_asked_for() -> None:
     async def body(machine: AskedMachine, asker: CopyAsker) -> None:
         machine.have = {"had": (G1, 100), "other": (G1, 100)}

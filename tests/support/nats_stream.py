@@ -35,6 +35,20 @@ def count_messages(server: NatsServer) -> int:
     return _ask(server, count)
 
 
+def read_messages(server: NatsServer) -> list[bytes]:
+    """All that lies there."""
+
+    async def read(manager: JetStreamManager) -> list[bytes]:
+        state = (await manager.stream_info("X")).state
+        found = []
+        for number in range(state.first_seq, state.last_seq + 1):
+            message = await manager.get_msg("X", number)
+            found.append(message.data or b"")
+        return found
+
+    return _ask(server, read)
+
+
 def purge(server: NatsServer) -> None:
     """Empty the stream."""
     _ask(server, lambda manager: manager.purge_stream("X"))
