@@ -141,6 +141,14 @@ class MachineFolder:
                 with dirfd.closing(self._open_folder(agent or state.agent, create=False)) as folder_fd:
                     os.unlink(_name_of(session), dir_fd=folder_fd)
                 self._bytes -= size
+                self._remove_folder(agent or state.agent)
+
+    def _remove_folder(self, agent: str) -> None:
+        """Remove an agent's folder if it is empty: a machine may name a new agent in each generation."""
+        with dirfd.closing(dirfd.open_path_dir(self._fd, (layout.AGENTS, agent))) as agent_fd:
+            os.rmdir(layout.SESSIONS, dir_fd=agent_fd)
+        with dirfd.closing(dirfd.open_path_dir(self._fd, (layout.AGENTS,))) as agents_fd:
+            os.rmdir(agent, dir_fd=agents_fd)
 
     def _take(self, span: ByteSpan, opened: dict[str, _OpenCopy], stack: contextlib.ExitStack) -> Applied:
         state, copy = self._known.get(span.session), opened.get(span.session)

@@ -299,3 +299,17 @@ def test_no_descriptor_is_left_open(world: World) -> None:
         world.put(b"x", 3 + n)
         world.put(b"y", 0, make_generation("", n, 0), session="t")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_folder_of_an_agent_stays_without_a_copy(world: World) -> None:
+    for number in range(20):
+        assert world.put(b"x", generation=f"{number:016x}", agent=f"a{number}").outcome == "written"
+    assert world.put(b"y", session="other", agent="a19").outcome == "written"
+    agents = world.store / "machines" / "mars" / "agents"
+    assert [path.name for path in agents.iterdir()] == ["a19"]
+    world.folder.remove(["s"])
+    assert [path.name for path in agents.rglob("*.jsonl")] == ["other.jsonl"]
+    world.folder.remove(["other"])
+    assert list(agents.iterdir()) == []
+    assert world.put(b"z", session="new", agent="a19").outcome == "written"
+    assert world.path("new", "a19").read_bytes() == b"z"
