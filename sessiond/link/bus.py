@@ -141,7 +141,11 @@ class Bus:
         """
         client = self._usable_client()
         if len(data) > client.max_payload:
-            raise BusError("too_large", f"the server takes {client.max_payload} bytes in a message, not {len(data)}")
+            raise BusError(
+                "too_large",
+                f"the server takes {client.max_payload} bytes in a message, not {len(data)}: remove max_payload from"
+                " its configuration",
+            )
         headers = {"Nats-Msg-Id": msg_id} if msg_id else None
         began = time.monotonic()
         try:

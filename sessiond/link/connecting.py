@@ -251,10 +251,12 @@ def in_words(error: BaseException, settings: ServerSettings) -> BusError:
             )
         case nats.errors.SecureConnWantedError() | nats.errors.SecureConnRequiredError():
             return BusError(
-                "unreachable", f'{where} offers no TLS, and link.server begins with "tls://"; nothing was said to it'
+                "unreachable",
+                f'{where} offers no TLS, and link.server begins with "tls://"; nothing was said to it. Its'
+                ' configuration needs a block "tls", see "sessiond link admin"',
             )
         case socket.gaierror():
-            return BusError("unreachable", f"{where} is not found: there is no machine of that name")
+            return BusError("unreachable", f"{where} is not found: there is no machine of that name; see link.server")
         case ConnectionRefusedError():
             return BusError("unreachable", f"{where} is not reachable: nothing listens there; is nats-server running?")
         case TimeoutError():

@@ -49,15 +49,5 @@ class CopyStates:
         for machine, session, *values in rows:
             self.of_machine(str(machine))[str(session)] = CopyState(*values)  # type: ignore[arg-type]
 
-    def forget(self, machine: str, sessions: Iterable[str]) -> None:
-        """As if they had never been there."""
-        names = list(sessions)
-        with begin_change(self._database):
-            self._database.executemany(
-                "DELETE FROM copy WHERE machine = ? AND session = ?", [(machine, name) for name in names]
-            )
-        for name in names:
-            self.of_machine(machine).pop(name, None)
-
     def close(self) -> None:
         self._database.close()

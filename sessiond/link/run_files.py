@@ -35,12 +35,12 @@ def read_files(workspace: Path, receipt: dict[str, Any]) -> tuple[CommandFile, .
     except msgspec.ValidationError as error:
         raise FilesGone(f"the list of the run's files cannot be read: {error}") from None
     except (OSError, ValueError) as error:
-        raise FilesGone(f"the run's files cannot be read: {reason_of(error)}") from None
+        raise FilesGone(f"the run's files cannot be read: {reason_of(error)}; spawn anew, with the files") from None
 
 
 def _read(folder_fd: int, name: str, sha256: str) -> bytes:
     with dirfd.closing(dirfd.open_file(folder_fd, name, os.O_RDONLY)) as fd:
         data = dirfd.read_file(fd, MAX_BODY_BYTES)
     if data is None or hashlib.sha256(data).hexdigest() != sha256:
-        raise FilesGone(f"the file {quote(name)} is not the one that came with the message any more")
+        raise FilesGone(f"the file {quote(name)} is not the one that came with the message any more; spawn anew")
     return data

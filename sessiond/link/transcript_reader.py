@@ -83,11 +83,6 @@ class TranscriptReader:
         """The machine is there again."""
         self._askers[machine].note_presence()
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """How many bytes there are of each machine."""
-        return {name: folder.bytes for name, folder in self._folders.items()}
-
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -136,7 +136,10 @@ def check(request: SpawnRequest, facts: SpawnFacts) -> SpawnPlan:
     _check_agent(agent_id, facts)
     _check_machine(agent_id, request, facts)
     if request.resume_session_id is not None and facts.by_machine:
-        raise Forbidden("another machine goes on with no session of a program here", code="agent_not_allowed")
+        raise Forbidden(
+            "another machine goes on with no session of a program here; leave out resumeSessionId",
+            code="agent_not_allowed",
+        )
     _check_sandbox(request, facts, agent_id)
     _check_model(request.model, facts.models)
     thinking = None if request.thinking is None else check_thinking(request.thinking)
@@ -238,7 +241,7 @@ def _check_machine(agent_id: str, request: SpawnRequest, facts: SpawnFacts) -> N
     if elsewhere is None:
         what = f"{agent_id} is another machine: name the agent there, like {agent_id}/main"
     else:
-        what = f"$.agentId: {agent_id} is an agent here and no other machine"
+        what = f"$.agentId: {agent_id} is an agent here and no other machine; write {agent_id} alone to spawn it"
     raise InvalidParams(what, code="agent_id_invalid", field="$.agentId")
 
 
