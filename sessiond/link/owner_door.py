@@ -1,4 +1,4 @@
-"""The daemon as its owner's programs use it: what the rooms of the link need of `DaemonClient`."""
+"""The daemon as its owner's programs use it: what the parts of the link need of `DaemonClient`."""
 
 from __future__ import annotations
 

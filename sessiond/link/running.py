@@ -1,4 +1,4 @@
-"""A link with one configuration: all its rooms around one bus, one courier and one connection to the daemon.
+"""A link with one configuration: all its parts around one bus, one courier and one connection to the daemon.
 
 Knows who is told what; decides nothing.
 """
@@ -127,8 +127,8 @@ class RunningLink:
         try:
             async with open_bus(self._settings, self._note_bus) as bus, asyncio.TaskGroup() as tasks:
                 self._build(bus)
-                for room in (self._daemon, self._executor, self._presence, self._publisher, self._reader):
-                    tasks.create_task(room.run())
+                for part in (self._daemon, self._executor, self._presence, self._publisher, self._reader):
+                    tasks.create_task(part.run())
                 tasks.create_task(self._keep_status())
         finally:
             self._ledger.close()
