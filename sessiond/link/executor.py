@@ -35,6 +35,8 @@ MAX_TRIES = 60
 MAX_DELAY_S = 60.0
 # An event may be missed where the daemon drops a queue; the runs that are waited for are looked at again this often.
 LOOK_AGAIN_S = 30.0
+# How often what was answered long ago is removed: a link may run for years.
+FORGET_S = 86_400.0
 # The errors after which the same command may succeed, by their slug.
 _PASSING = frozenset({"internal", "overloaded", "stopping", "storage"})
 # ... but for chains of messages, which do not get shorter.
@@ -91,8 +93,8 @@ class Executor:
                         self._watch(entry)
                     else:
                         tasks.create_task(self._execute(entry))
+                tasks.create_task(self._forget_old())
                 try:
-                    await self._ledger.retry(CommandLedger.forget_old, self._wall_ms())
                     await self._watch_runs()
                 finally:
                     self._tasks = None  # a group that ends takes no more
@@ -243,6 +245,11 @@ class Executor:
         self._runs.setdefault(key, {})[entry.run_id] = (entry.peer, entry.id)
         self._due.add(key)
         self._wake.set()
+
+    async def _forget_old(self) -> None:
+        while True:
+            await self._ledger.retry(CommandLedger.forget_old, self._wall_ms())
+            await asyncio.sleep(FORGET_S)
 
     async def _watch_runs(self) -> None:
         while True:

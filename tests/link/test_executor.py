@@ -16,7 +16,7 @@ from support.link_stand_ins import StandInDaemon, StandInServer, lost, refusal, 
 from sessiond.client.retry import Backoff
 from sessiond.config.link import PeerConfig
 from sessiond.link import executor as room
-from sessiond.link.command_ledger import CommandLedger
+from sessiond.link.command_ledger import KEPT_MS, CommandLedger
 from sessiond.link.command_wire import (
     CommandFile,
     CommandOrigin,
@@ -366,5 +366,24 @@ def test_a_command_that_no_line_to_the_daemon_holds_is_refused(in_world: Any, mo
             assert (identity, refused.status) == ("c2", "refused")
             assert refused.error == "the message with its files is longer than sessiond takes"
             assert len(world.daemon.asked) == 1
+
+    in_world(body)
+
+
+def test_what_was_answered_long_ago_is_removed_while_the_link_runs(
+    in_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "FORGET_S", 0.001)
+
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            await take(executor, SEND)  # it has begun
+            ledger = executor._ledger
+            await ledger.do(CommandLedger.accept, "lap", "old", b"", -KEPT_MS)
+            await ledger.do(CommandLedger.answer, "lap", "old", b"x")
+            await ledger.do(CommandLedger.note_sent, "lap", "old")
+            while await ledger.do(CommandLedger.find, "lap", "old") is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert await ledger.do(CommandLedger.find, "lap", "c1") is not None
 
     in_world(body)
