@@ -167,7 +167,7 @@ class Bus:
         queue = self._queues[kind] = asyncio.Queue()
         self._working.append(self._tasks.create_task(_work(queue, handler)))
         if self._client is not None:
-            self._working.append(self._tasks.create_task(_cancellable(self._subscribe(self._client, kind))))
+            self._working.append(self._tasks.create_task(_finish(self._subscribe(self._client, kind))))
 
     def answer(self, answerer: Answerer) -> None:
         """Answer what other machines ask, from now on and after each connection. One question waits for the answer to
@@ -176,7 +176,7 @@ class Bus:
         self._questions = asyncio.Queue(_MOST_QUESTIONS)
         self._working.append(self._tasks.create_task(self._answer_all(self._questions, answerer)))
         if self._client is not None:
-            self._working.append(self._tasks.create_task(self._listen(self._client, self._questions)))
+            self._working.append(self._tasks.create_task(_finish(self._listen(self._client, self._questions))))
 
     async def request(self, machine: str, data: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
         """What the machine answers. BusError `nobody` where it is not there, which takes a millisecond."""
@@ -217,10 +217,13 @@ class Bus:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await closed.wait()
+            except (nats.errors.Error, OSError) as error:
+                # Lost before it was connected for good: only then the library raises it.
+                self._lose(in_words(error, self._settings).message)
             finally:
                 self._connected.clear()
                 self._client = None
-                await client.end()
+                await _cancellable(client.end())
             # The server has closed it for good, as when this machine's user was taken away.
             await asyncio.sleep(_RETRY_S[-1])
 
@@ -264,7 +267,7 @@ class Bus:
             await self._subscribe(client, kind)
         if questions is not None:
             await self._listen(client, questions)
-        await client.flush()
+        await client.flush(int(REQUEST_TIMEOUT_S))
         self._find(client)
 
     async def _listen(self, client: ServerClient, questions: asyncio.Queue[Msg]) -> None:
@@ -382,6 +385,11 @@ async def _cancellable(asking: Coroutine[Any, Any, T]) -> T:
     finally:
         task.cancel()
     return task.result()
+
+
+async def _finish(subscribing: Coroutine[Any, Any, object]) -> None:
+    with contextlib.suppress(nats.errors.Error, OSError):  # then it is done with the next connection
+        await _cancellable(subscribing)
 
 
 async def _work(queue: asyncio.Queue[Arrival], handler: Handler) -> None:

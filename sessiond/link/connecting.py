@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -69,7 +70,8 @@ class ServerClient(Client):
 
     async def end(self) -> None:
         """Close it, also where it was never let in: the library leaves the socket of such a connection open."""
-        await self.close()
+        with contextlib.suppress(nats.errors.Error, OSError):  # something was still to be sent, and the server is gone
+            await self.close()
         for writer in (getattr(self._transport, name, None) for name in ("_io_writer", "_bare_io_writer")):
             if writer is not None:
                 writer.transport.abort()

@@ -12,8 +12,8 @@ from support.buses import Watched, bus_of
 from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
 
-from sessiond.link.bus import Arrival, open_bus
-from sessiond.link.connecting import connect_once
+from sessiond.link.bus import Arrival, BusState, open_bus
+from sessiond.link.connecting import ServerSettings, connect_once, make_client, options_of
 from sessiond.link.envelope import Envelopes, Refused
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.identity import new_identity
@@ -521,4 +521,70 @@ def test_the_subject_does_not_prove_the_sender(nats_server: type[NatsServer], mo
             assert isinstance(refused, Refused)
             assert refused.reason == "form"
 
+    run(test())
+
+
+async def let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As a server does with a client that has signed in."""
+    writer.write(b'INFO {"server_id":"x","version":"2.10.0","headers":true,"max_payload":1048576}\r\n')
+    while not (await reader.readline()).startswith(b"PING"):
+        pass
+    writer.write(b"PONG\r\n")
+    await writer.drain()
+
+
+def test_a_server_that_is_lost_right_after_it_let_the_link_in_is_waited_for() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()  # nobody else is let in
+        await let_in(reader, writer)
+        await reader.readline()
+        writer.transport.abort()
+
+    async def test() -> None:
+        nonlocal server
+        server = await asyncio.start_server(serve, "127.0.0.1")
+        settings = ServerSettings("lap", f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        given_up = asyncio.Event()
+
+        async def answer_nothing(_: bytes) -> None:
+            return None
+
+        def note(state: BusState) -> None:
+            if "does not answer" in (state.trouble or ""):
+                given_up.set()
+
+        async with open_bus(settings, note) as bus:
+            bus.answer(answer_nothing)
+            async with asyncio.timeout(PATIENCE_S):
+                await given_up.wait()
+            assert not bus.state.connected
+
+    server: asyncio.Server
+    run(test())
+
+
+def test_what_was_still_to_be_sent_to_a_server_that_is_gone_does_not_keep_a_client_from_its_end() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        await let_in(reader, writer)
+        writer.transport.abort()
+
+    async def test() -> None:
+        nonlocal server
+        server = await asyncio.start_server(serve, "127.0.0.1")
+        settings = ServerSettings("lap", f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        lost = asyncio.Event()
+
+        async def note_loss() -> None:
+            lost.set()
+
+        client = make_client(settings)
+        await client.connect(**options_of(settings), disconnected_cb=note_loss)
+        async with asyncio.timeout(PATIENCE_S):
+            await lost.wait()
+        await client.publish("x.lap.mars.rec.0", b"1")
+        await client.end()
+        assert client.is_closed
+
+    server: asyncio.Server
     run(test())
