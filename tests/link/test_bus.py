@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from support.buses import Watched, bus_of
 from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
+from support.sampling import pick
 
 from sessiond.link.bus import Arrival, BusState, open_bus
 from sessiond.link.connecting import ServerSettings, connect_once, make_client, options_of
@@ -21,7 +22,7 @@ from sessiond.link.server_setup import set_up
 from sessiond.link.subjects import Address, Kind, stream_subject, token_of
 
 REC = stream_subject("lap", "mars", "rec", "session")
-MODES = pytest.mark.parametrize("mode", ["open", "tls", "nkeys"])
+MODES = pytest.mark.parametrize("mode", pick(["open", "tls", "nkeys"], __name__))
 
 
 def run(test: object) -> None:
@@ -307,7 +308,7 @@ def test_a_deleted_stream_is_said_in_words(nats_server: type[NatsServer]) -> Non
     run(test())
 
 
-@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+@pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
 def test_a_machine_may_publish_as_itself_alone_and_is_told_so(nats_server: type[NatsServer], mode: Mode) -> None:
     server = nats_server(mode).start()
 
@@ -327,7 +328,7 @@ def test_a_machine_may_publish_as_itself_alone_and_is_told_so(nats_server: type[
     run(test())
 
 
-@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+@pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
 def test_what_the_configuration_forbids_a_machine(nats_server: type[NatsServer], mode: Mode) -> None:
     """Each of these would let it read what is for others, speak for them, or have its way with the stream."""
     server = nats_server(mode).start()
@@ -500,7 +501,7 @@ def test_a_machine_that_the_server_does_not_know_is_told_so(nats_server: type[Na
     run(test())
 
 
-@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+@pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
 def test_the_subject_does_not_prove_the_sender(nats_server: type[NatsServer], mode: Mode) -> None:
     """With a forbidden subject as the reply of what it may publish, a machine has the server write there."""
     server = nats_server(mode).start()

@@ -12,6 +12,7 @@ from support.copied_transcripts import copies_in
 from support.nats_machines import LinkedMachine, linked
 from support.nats_server import NatsServer
 from support.nats_stream import count_messages, limit_bytes, purge, read_messages
+from support.sampling import whole_only
 
 pytestmark = pytest.mark.system
 
@@ -91,6 +92,7 @@ def test_an_original_that_is_cut_replaced_reset_or_deleted_is_so_there_too(machi
     assert len(lap.originals()) == 3
 
 
+@whole_only("test_a_link_that_runs_sees_what_has_changed")
 def test_a_session_comes_with_its_label_or_its_mark_and_goes_with_it(machines: Machines) -> None:
     lap = machines["lap"]
     key = "agent:counter:secret"

@@ -11,6 +11,7 @@ from support import nats_server as servers
 from support.namespaces import network, why_none
 from support.nats_machines import linked
 from support.nats_server import NatsServer
+from support.sampling import whole_only
 
 pytestmark = pytest.mark.system
 
@@ -24,6 +25,7 @@ OPEN = {
 MakeServer = Callable[..., NatsServer]
 
 
+@whole_only("test_an_agent_asks_one_on_another_machine_and_spawns_one_with_a_file")
 def test_machines_that_have_only_the_server_in_common(
     tmp_path: Path, nats_server: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.link_stand_ins import run_until, settle
 from support.nats_machines import LinkedMachine, linked, wait_until_there
 from support.nats_server import NatsServer
+from support.sampling import whole_only
 
 from sessiond.errors import ConfigError
 from sessiond.link.bus import _cancellable
@@ -81,6 +82,7 @@ def test_a_reload_takes_the_new_configuration_and_keeps_the_old_one_where_it_is_
 
 
 @pytest.mark.system
+@whole_only("test_what_was_still_to_be_sent_to_a_server_that_is_gone_does_not_keep_a_client_from_its_end")
 def test_a_link_that_is_told_to_end_ends_with_the_server_there_or_away(tmp_path: Path, nats_server: MakeServer) -> None:
     server = nats_server().start()
     with linked(tmp_path, server, ["lap", "mars"], OPEN) as machines:

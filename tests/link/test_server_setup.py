@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from nats.js import api
 from support.nats_server import Mode, NatsServer
+from support.sampling import pick
 
 from sessiond.link.connecting import ServerSettings, connect_once
 from sessiond.link.failures import BusError
@@ -22,7 +23,7 @@ from sessiond.link.server_setup import (
 )
 from sessiond.link.subjects import KINDS
 
-MODES = pytest.mark.parametrize("mode", ["open", "tls", "nkeys"])
+MODES = pytest.mark.parametrize("mode", pick(["open", "tls", "nkeys"], __name__))
 
 
 @MODES
@@ -112,7 +113,7 @@ def test_a_server_without_jetstream_is_named(nats_server: type[NatsServer]) -> N
     assert refused.value.trouble == "no_stream"
 
 
-@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+@pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
 def test_a_machine_is_not_the_administrator(nats_server: type[NatsServer], mode: Mode) -> None:
     server = nats_server(mode).start()
     with pytest.raises(BusError, match="may have no right to make streams"):

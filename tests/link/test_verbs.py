@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from support.nats_server import Mode, NatsServer, is_old, make_certificates
+from support.sampling import pick
 
 from sessiond import cli
 from sessiond.config.settings import parse
@@ -122,7 +123,7 @@ def access(server: NatsServer) -> list[str]:
     return ["--nkey-seed", str(folder / "admin.nk")] if server.mode == "nkeys" else ["--admin", "admin"]
 
 
-@pytest.mark.parametrize("mode", ["open", "tls", "nkeys"])
+@pytest.mark.parametrize("mode", pick(["open", "tls", "nkeys"], __name__))
 @recent
 def test_a_server_is_set_up_and_checked(nats_server: type[NatsServer], link: Sessiond, mode: Mode) -> None:
     server = nats_server(mode).start()
@@ -149,7 +150,7 @@ def test_a_server_is_set_up_and_checked(nats_server: type[NatsServer], link: Ses
 
 
 @recent
-@pytest.mark.parametrize("mode", ["tls", "nkeys"])
+@pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
 def test_a_machine_sees_less_than_the_administrator_and_says_so(
     nats_server: type[NatsServer], link: Sessiond, mode: Mode
 ) -> None:

@@ -187,13 +187,14 @@ def test_on_the_command_line(asking: Daemon) -> None:
     assert json.loads(asking.cli("questions", "--json").stdout)["questions"] == [question]
     (row,) = asking.cli("questions", "--session", "agent:alice:main").stdout.splitlines()[1:]
     assert row.split("\t")[:2] == [question["id"], "open"] and "\x1b" not in row
-    listed = asking.cli("list").stdout.splitlines()
-    assert listed[1].startswith(KEY) and listed[1].endswith("\twaiting\t1")
+    head, listed, *_ = (line.split("\t") for line in asking.cli("list").stdout.splitlines())
+    shown = dict(zip(head, listed, strict=True))
+    assert (shown["key"], shown["state"], shown["questions"]) == (KEY, "waiting", "1")
     agents = asking.cli("agents").stdout.splitlines()
     assert agents[1].split()[0] == "alice" and agents[1].split()[-1] == "1"
     assert "questions    1 waits for an answer\n" in asking.cli("status").stdout
-    shown = asking.cli("history", KEY)
-    assert "question  in a [2J shell?" in shown.stdout and "sessiond questions --session" in shown.stderr
+    history = asking.cli("history", KEY)
+    assert "question  in a [2J shell?" in history.stdout and "sessiond questions --session" in history.stderr
     done = asking.cli("answer", question["id"][:8], "maybe")
     assert (done.returncode, f"sessiond answer {question['id'][:8]} yes" in done.stderr) == (4, True)
     done = asking.cli("answer", question["id"][:8], "deny", "--note", "not now")
