@@ -18,10 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from support.forked_daemon import ForkedProcess, fork_server
 from support.namespaces import Network
 from support.nats_server import NatsServer
 from support.patience import PATIENCE_S
 from support.real_daemon import PROGRAM, Daemon
+from support.sampling import WHOLE
 
 from sessiond.link.identity import load_identity
 from sessiond.link.server_setup import set_up
@@ -72,7 +74,7 @@ class LinkedMachine:
         self.name, self.agents, self.prefix = name, agents, tuple(prefix)
         self.daemon = Daemon(folder)
         self.daemon.environ["SESSIOND_CONFIG"] = str(self.daemon.config)
-        self.link: subprocess.Popen[bytes] | None = None
+        self.link: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.link_log = folder / "link.log"
 
     @property
@@ -85,10 +87,16 @@ class LinkedMachine:
 
     def link_command(self) -> list[str]:
         """The command line of its link."""
-        return [*self.prefix, *PROGRAM, "link", "run", "--store", str(self.store), "--config", str(self.daemon.config)]
+        return [*self.prefix, *PROGRAM, *self._link_words()]
+
+    def _link_words(self) -> list[str]:
+        return ["link", "run", "--store", str(self.store), "--config", str(self.daemon.config)]
 
     def start_link(self) -> None:
         (self.store / "link" / "status.json").unlink(missing_ok=True)
+        if not WHOLE and not self.prefix:
+            self.link = fork_server().start(self._link_words(), self.daemon.environ, self.link_log)
+            return
         with self.link_log.open("ab") as log:
             self.link = subprocess.Popen(
                 self.link_command(),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -50,6 +51,10 @@ AS_MODULE = os.path.join(os.path.dirname(sessiond.__file__), "__main__.py")
 
 def start(asked: dict[str, Any]) -> int:
     """Fork a process that runs the command line; its pid."""
+    if asked["words"][:2] == ["link", "run"]:
+        # Few need it, and it brings the library of another network.
+        importlib.import_module("sessiond.cli.link_verbs.running")
+        importlib.import_module("sessiond.link.running")
     # Opened here, so that whoever asked may close or remove them at once.
     opened = [_open(asked[name], writes=name != "stdin") for name in ("stdin", "stdout", "stderr")]
     pid = os.fork()
