@@ -105,6 +105,7 @@ class _DaemonProcess:
         self._reported_at = 0.0
         self._progress_path: Path | None = None
         self._stop = trio.Event()
+        self._told_to_stop = False
         self._second_signal = trio.Event()
 
     async def run(self) -> None:
@@ -133,7 +134,9 @@ class _DaemonProcess:
                 ) as app:
                     watch.start_soon(self._handle_signals, signals, app)
                     left = app.services.store.committer.count_unfinished
-                    watch.start_soon(end_in_time, self._stop, self._second_signal, left, os._exit)
+                    watch.start_soon(
+                        end_in_time, self._stop, self._second_signal, left, os._exit, lambda: self._told_to_stop
+                    )
                     await self._serve(app, config)
                 watch.cancel_scope.cancel()
         self._manager.close()
@@ -212,7 +215,9 @@ class _DaemonProcess:
             if number == signal.SIGHUP:
                 if not self._stop.is_set():
                     self._reload(app)
-            elif self._stop.is_set():
+                continue
+            self._told_to_stop = True
+            if self._stop.is_set():
                 self._second_signal.set()
             else:
                 self._stop.set()

@@ -14,8 +14,9 @@ import trio
 
 log = structlog.get_logger("sessiond")
 
-# EX_OK and EX_IOERR of sysexits.h.
-EXIT_HURRIED, EXIT_DISK = 0, 74
+# A unit that was told to stop, and lost nothing, has not failed. One that nobody told to has: `Restart=on-failure`.
+EXIT_STOPPED, EXIT_FAILED = 0, 1
+EXIT_DISK = 74  # EX_IOERR of sysexits.h
 # After the first signal, all in all: requests get 5 s, programs 2 s, the disk the rest. systemd kills after 30 s.
 STOP_S = 20.0
 # After the second one: enough for whoever still listens to get an answer, and for a healthy disk to take all.
@@ -25,11 +26,15 @@ _NAMED = 5
 
 
 async def end_in_time(
-    stop: trio.Event, hurry: trio.Event, unfinished: Callable[[], Mapping[str, int]], end: Callable[[int], object]
+    stop: trio.Event,
+    hurry: trio.Event,
+    unfinished: Callable[[], Mapping[str, int]],
+    end: Callable[[int], object],
+    was_told: Callable[[], bool],
 ) -> None:
     """Call `end` with an exit code `STOP_S` after `stop` or `HURRY_S` after `hurry`, unless this is cancelled before.
 
-    `unfinished` gives the appends that are not on disk, by session.
+    `unfinished` gives the appends that are not on disk, by session. `was_told`: a signal is why it ends.
     """
     await stop.wait()
     began = trio.current_time()
@@ -47,4 +52,4 @@ async def end_in_time(
         )
     else:
         log.warning("stopped before everything had ended; the next start continues it", **waited)
-    end(EXIT_HURRIED if hurry.is_set() and not left else EXIT_DISK)
+    end(EXIT_DISK if left else EXIT_STOPPED if was_told() else EXIT_FAILED)

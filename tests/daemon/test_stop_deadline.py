@@ -12,22 +12,27 @@ from sessiond.daemon.stop_deadline import HURRY_S, STOP_S, end_in_time
 
 
 @check_each(
-    ("second_after_s", "left", "code", "waited_s"),
+    ("second_after_s", "left", "told", "code", "waited_s"),
     [
-        (None, {"agent:main:a": 2, "agent:main:b": 1}, 74, STOP_S),
-        (None, {}, 74, STOP_S),
-        (0, {"agent:main:a": 2}, 74, HURRY_S),
-        (0, {}, 0, HURRY_S),
-        (STOP_S - HURRY_S - 0.5, {}, 0, STOP_S - 0.5),
-        (STOP_S - HURRY_S + 0.5, {}, 0, STOP_S),
+        (None, {"agent:main:a": 2, "agent:main:b": 1}, True, 74, STOP_S),
+        (None, {"agent:main:a": 2, "agent:main:b": 1}, False, 74, STOP_S),
+        (None, {}, True, 0, STOP_S),
+        (None, {}, False, 1, STOP_S),
+        (0, {"agent:main:a": 2}, True, 74, HURRY_S),
+        (0, {}, True, 0, HURRY_S),
+        (STOP_S - HURRY_S - 0.5, {}, True, 0, STOP_S - 0.5),
+        (STOP_S - HURRY_S + 0.5, {}, True, 0, STOP_S),
     ],
 )
-def test_the_end_has_a_deadline(second_after_s: float | None, left: dict[str, int], code: int, waited_s: float) -> None:
+def test_the_end_has_a_deadline(
+    second_after_s: float | None, left: dict[str, int], told: bool, code: int, waited_s: float
+) -> None:
     async def measure() -> None:
         stop, hurry, ends = trio.Event(), trio.Event(), list[tuple[int, float]]()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                end_in_time, stop, hurry, lambda: left, lambda code: ends.append((code, trio.current_time()))
+                *(end_in_time, stop, hurry, lambda: left, lambda code: ends.append((code, trio.current_time()))),
+                lambda: told,
             )
             await trio.sleep(100)  # a daemon at work has none
             assert ends == []
@@ -50,7 +55,7 @@ def test_an_end_in_time_is_not_cut_short() -> None:
     async def end() -> None:
         stop = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(end_in_time, stop, trio.Event(), dict, pytest.fail)
+            nursery.start_soon(end_in_time, stop, trio.Event(), dict, pytest.fail, bool)
             stop.set()
             await trio.sleep(STOP_S - 0.1)
             nursery.cancel_scope.cancel()
