@@ -3,7 +3,6 @@ is there. Connects again for ever. Knows subjects and bytes; what they mean, env
 
     async with open_bus(settings, on_change) as bus:
         bus.consume("rec", handle)
-        await bus.wait_connected()
         await bus.publish(subject, data, msg_id="...")
 
 Handlers of one kind are called one after the other, and what they raise ends the link. Source: machines.md, "The bus".
@@ -117,7 +116,6 @@ class Bus:
         self._queues: dict[Kind, asyncio.Queue[Arrival]] = {}
         self._questions: asyncio.Queue[Msg] | None = None
         self._client: ServerClient | None = None
-        self._connected = asyncio.Event()
         self._attempts = 0
         self._is_over = False
         # When the server said that it refuses a subject: it never answers the publish itself.
@@ -130,12 +128,7 @@ class Bus:
         """Whose bus it is."""
         return self._settings.name
 
-    async def wait_connected(self) -> None:
-        await self._connected.wait()
-
-    async def publish(
-        self, subject: str, data: bytes, *, msg_id: str | None = None, timeout_s: float = PUBLISH_TIMEOUT_S
-    ) -> bool:
+    async def publish(self, subject: str, data: bytes, *, msg_id: str | None = None) -> bool:
         """Whether the stream has stored it now; False where it had the same `msg_id` lately. BusError where it is not
         known to be stored: `timeout` and `unreachable` may have arrived all the same.
         """
@@ -151,7 +144,7 @@ class Bus:
         try:
             acknowledged = await _cancellable(
                 client.jetstream().publish(
-                    subject, data, timeout=timeout_s, stream=self._settings.stream, headers=headers
+                    subject, data, timeout=PUBLISH_TIMEOUT_S, stream=self._settings.stream, headers=headers
                 )
             )
         except nats.js.errors.NoStreamResponseError:
@@ -221,7 +214,6 @@ class Bus:
                 # Lost before it was connected for good: only then the library raises it.
                 self._lose(in_words(error, self._settings).message)
             finally:
-                self._connected.clear()
                 self._client = None
                 await _cancellable(client.end())
             # The server has closed it for good, as when this machine's user was taken away.
@@ -295,11 +287,9 @@ class Bus:
 
     def _find(self, client: ServerClient) -> None:
         self._attempts = 0
-        self._connected.set()
         self._change(BusState(connected=True, server_version=str(server_facts(client).get("version", ""))))
 
     def _lose(self, why: str | None) -> None:
-        self._connected.clear()
         self._change(BusState(connected=False, trouble=why or self.state.trouble))
 
     def _change(self, state: BusState) -> None:

@@ -65,7 +65,7 @@ class _OpenCommand:
 
 
 class Commands:
-    """`names()` are the machines in the configuration. `send(peer, id, body)` returns once the server has the command,
+    """`names` are the machines in the configuration. `send(peer, id, body)` returns once the server has the command,
     and raises LinkError while that cannot be reached. `is_there(peer)`: whether the machine is awake.
     `read_files(peer, receipt)` are the files of a run.
     """
@@ -75,14 +75,14 @@ class Commands:
         ledger: LedgerThread,
         daemon: OwnerDoor,
         *,
-        names: Callable[[], Iterable[str]],
+        names: Iterable[str],
         send: Callable[[str, str, bytes], Awaitable[object]],
         is_there: Callable[[str], bool],
         read_files: Callable[[str, dict[str, Any]], tuple[CommandFile, ...]],
         wall_ms: Callable[[], int],
         first_again_s: float = FIRST_AGAIN_S,
     ) -> None:
-        self._ledger, self._daemon, self._names = ledger, daemon, names
+        self._ledger, self._daemon, self._names = ledger, daemon, tuple(names)
         self._send, self._is_there, self._read_files, self._wall_ms = send, is_there, read_files, wall_ms
         self._first_again_s = first_again_s
         self._open: dict[str, _OpenCommand] = {}
@@ -96,7 +96,7 @@ class Commands:
 
     async def attach(self, link: Any) -> None:
         """Take the runs of every other machine on this connection to the daemon."""
-        for name in self._names():
+        for name in self._names:
             await link.call("agents.attach", agentId=name)
 
     async def start(self, connection: AskingConnection, request: DaemonRequest) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from sessiond.config.link import DEFAULT_PORT
+from sessiond.config.link import DEFAULT_PORT, LinkConfig
 from sessiond.errors import quote, reason_of, shorten
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.subjects import inbox_of
@@ -49,6 +49,20 @@ class ServerSettings(msgspec.Struct, frozen=True):
     @property
     def uses_tls(self) -> bool:
         return urlsplit(self.server).scheme == "tls"
+
+
+def settings_of(link: LinkConfig) -> ServerSettings:
+    """Those of a machine, by its configuration, which names it and the server."""
+    assert link.name is not None and link.server is not None
+    return ServerSettings(
+        name=link.name,
+        server=link.server,
+        stream=link.stream,
+        ca=link.ca,
+        certificate=link.certificate,
+        key=link.key,
+        nkey_seed=link.nkey_seed,
+    )
 
 
 class ServerClient(Client):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -50,7 +50,7 @@ class PeerDoor(Protocol):
 
 
 class Executor:
-    """`peer_of(name)` is the peer in the configuration, None where it was removed. `send(peer, id, body)` returns once
+    """`configured` are the peers in the configuration, by name. `send(peer, id, body)` returns once
     the server has the answer, and raises LinkError while that cannot be reached. `mask(text)` is the text
     without secrets.
     """
@@ -61,13 +61,13 @@ class Executor:
         owner: OwnerDoor,
         peers: PeerDoor,
         *,
-        peer_of: Callable[[str], PeerConfig | None],
+        configured: Mapping[str, PeerConfig],
         send: Callable[[str, str, bytes], Awaitable[object]],
         mask: Callable[[str], str],
         wall_ms: Callable[[], int],
     ) -> None:
         self._ledger, self._owner, self._peers = ledger, owner, peers
-        self._peer_of, self._send, self._mask, self._wall_ms = peer_of, send, mask, wall_ms
+        self._configured, self._send, self._mask, self._wall_ms = configured, send, mask, wall_ms
         self._tasks: asyncio.TaskGroup | None = None
         self._has_begun = asyncio.Event()
         self._slots: dict[str, asyncio.Semaphore] = {}
@@ -137,7 +137,7 @@ class Executor:
     def _refusal_of(self, peer: str, body: bytes) -> str | None:
         """Why nothing comes of a command, whatever the daemon says."""
         try:
-            return why_refused(self._peer_of(peer), decode_command(body))
+            return why_refused(self._configured.get(peer), decode_command(body))
         except BadBody as error:
             return f"the command cannot be read: {error}"
 
@@ -176,7 +176,7 @@ class Executor:
             return
         backoff = Backoff(0.5, MAX_DELAY_S)
         while True:
-            peer = self._peer_of(entry.peer)
+            peer = self._configured.get(entry.peer)
             refusal = why_refused(peer, command)
             if refusal is not None or peer is None:
                 await self._answer(entry, MachineAnswer(status="refused", error=refusal))
@@ -306,7 +306,7 @@ class Executor:
         self._delivering.add((peer, command_id))
         backoff = Backoff(0.2, 30.0)
         try:
-            while self._peer_of(peer) is not None:
+            while peer in self._configured:
                 try:
                     async with self._sending:
                         await self._send(peer, command_id, body)

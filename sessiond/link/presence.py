@@ -21,21 +21,21 @@ DaemonCall = Callable[..., Awaitable[Any]]
 
 
 class Presence:
-    """`ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is there that was not,
-    `changed()` whenever one has come or gone.
+    """Of the machines `names`. `ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is
+    there that was not, `changed()` whenever one has come or gone.
     """
 
     def __init__(
         self,
         *,
-        names: Callable[[], Iterable[str]],
+        names: Iterable[str],
         ping: Callable[[str, float], Awaitable[bool]],
         report: DaemonCall,
         back: Callable[[str], object],
         changed: Callable[[], object],
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._names, self._ping, self._report, self._back = names, ping, report, back
+        self._names, self._ping, self._report, self._back = tuple(names), ping, report, back
         self._changed, self._interval_s = changed, interval_s
         self._present: dict[str, bool] = {}
         self._told: dict[str, bool] = {}
@@ -92,12 +92,9 @@ class Presence:
             await self._tell_changes()
 
     async def _look_at_all(self) -> None:
-        names = list(self._names())
         known = self.present
-        found = await asyncio.gather(*(self._ping(name, _ANSWER_S) for name in names))
-        for gone in self._present.keys() - set(names):
-            del self._present[gone]
-        for name, there in zip(names, found, strict=True):
+        found = await asyncio.gather(*(self._ping(name, _ANSWER_S) for name in self._names))
+        for name, there in zip(self._names, found, strict=True):
             before, self._present[name] = self._present.get(name), there
             if before is not there and (there or before is not None):
                 log.info("machine is there" if there else "machine is away", machine=name)

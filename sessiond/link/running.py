@@ -20,7 +20,7 @@ from sessiond.link.bus import Arrival, Bus, BusState, open_bus
 from sessiond.link.command_ledger import CommandLedger, NoRoom
 from sessiond.link.command_wire import PART_BYTES, CommandFile, PartOf, split
 from sessiond.link.commands import Commands
-from sessiond.link.connecting import ServerSettings
+from sessiond.link.connecting import settings_of
 from sessiond.link.copy_asker import Ask
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.courier import Courier
@@ -63,21 +63,6 @@ def make_envelopes(store: Path, config: Config) -> Envelopes:
     return Envelopes(config.link.name, load_identity(store), peers, encrypt=config.link.encrypt)
 
 
-def server_settings(config: Config) -> ServerSettings:
-    """Where the server is, and as whom to speak to it."""
-    link = config.link
-    assert link.name is not None and link.server is not None
-    return ServerSettings(
-        name=link.name,
-        server=link.server,
-        stream=link.stream,
-        ca=link.ca,
-        certificate=link.certificate,
-        key=link.key,
-        nkey_seed=link.nkey_seed,
-    )
-
-
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -91,7 +76,7 @@ class RunningLink:
         self._store, self._config, self._say_status = store, config, say_status
         self._peers = {peer.name: peer for peer in config.link.peers}
         self._envelopes = make_envelopes(store, config)
-        self._settings = server_settings(config)
+        self._settings = settings_of(config.link)
         self._ledger = LedgerThread(CommandLedger(store / layout.LINK))
         self._bus_state = BusState()
         self._asked = 0
@@ -137,7 +122,7 @@ class RunningLink:
 
     def _build(self, bus: Bus) -> None:
         self._presence = Presence(
-            names=lambda: self._peers,
+            names=self._peers,
             ping=lambda peer, timeout_s: self._ask(peer, PING, timeout_s),
             report=self._daemon.call,
             back=self._welcome,
@@ -147,7 +132,7 @@ class RunningLink:
         self._commands = Commands(
             self._ledger,
             self._daemon,
-            names=lambda: self._peers,
+            names=self._peers,
             send=lambda peer, identity, body: self._send_parts(peer, "cmd", identity, body),
             is_there=self._presence.is_there,
             read_files=self._read_files,
@@ -157,7 +142,7 @@ class RunningLink:
             self._ledger,
             self._daemon,
             self._peer_calls,
-            peer_of=self._peers.get,
+            configured=self._peers,
             send=lambda peer, identity, body: self._send_parts(peer, "ans", identity, body),
             mask=self._mask,
             wall_ms=wall_ms,

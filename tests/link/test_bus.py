@@ -13,6 +13,7 @@ from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
 from support.sampling import pick
 
+from sessiond.link import bus as bus_module
 from sessiond.link.bus import Arrival, BusState, open_bus
 from sessiond.link.connecting import ServerSettings, connect_once, make_client, options_of
 from sessiond.link.envelope import Envelopes, Refused
@@ -309,14 +310,17 @@ def test_a_deleted_stream_is_said_in_words(nats_server: type[NatsServer]) -> Non
 
 
 @pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
-def test_a_machine_may_publish_as_itself_alone_and_is_told_so(nats_server: type[NatsServer], mode: Mode) -> None:
+def test_a_machine_may_publish_as_itself_alone_and_is_told_so(
+    nats_server: type[NatsServer], mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = nats_server(mode).start()
+    monkeypatch.setattr(bus_module, "PUBLISH_TIMEOUT_S", 0.5)
 
     async def test() -> None:
         await set_up(server.settings(), server.machines)
         async with bus_of(server, "lap") as lap:
             forged = stream_subject("mars", "lap", "rec", "s")
-            refused = await refuse(lap.bus.publish(forged, b"", timeout_s=0.5))
+            refused = await refuse(lap.bus.publish(forged, b""))
             assert (refused.trouble, refused.message) == (
                 "forbidden",
                 f"the server does not let lap publish to {forged}",
@@ -401,9 +405,8 @@ def test_what_a_handler_raises_ends_the_link(nats_server: type[NatsServer]) -> N
         async def fail(arrival: Arrival) -> None:
             raise OSError(28, "No space left on device", arrival.address.kind)
 
-        async with open_bus(server.settings("mars"), lambda state: None) as mars, bus_of(server, "lap") as lap:
-            mars.consume("rec", fail)
-            await mars.wait_connected()
+        async with bus_of(server, "mars") as mars, bus_of(server, "lap") as lap:
+            mars.bus.consume("rec", fail)
             await lap.bus.publish(REC, b"")
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.Event().wait()

@@ -64,7 +64,7 @@ class World:
         self.commands = Commands(
             ledger,
             self.owner,
-            names=lambda: ["mars", "moon"],
+            names=["mars", "moon"],
             send=self.server.send,
             is_there=lambda peer: self.there,
             read_files=lambda peer, receipt: tuple(CommandFile(one["name"], b"data") for one in receipt["files"]),

@@ -48,7 +48,7 @@ class World:
             ledger,
             self.daemon,
             self.daemon,
-            peer_of=lambda name: self.peer if name == "lap" else None,
+            configured={} if self.peer is None else {"lap": self.peer},
             send=self.server.send,
             mask=lambda text: text.replace("sk-secret", "***"),
             wall_ms=lambda: 1,

@@ -20,7 +20,7 @@ class World:
         self.back: list[str] = []
         self.is_daemon_away = False
         self.presence = Presence(
-            names=lambda: list(self.there),
+            names=self.there,
             ping=self._ping,
             report=self._report,
             back=self.back.append,
@@ -119,14 +119,5 @@ def test_a_machine_that_says_that_it_leaves_is_away_at_once_until_it_is_seen_aga
         assert world.told == [("mars", False)] and not world.presence.is_there("mars")
         await world.look()
         assert world.told == [("mars", False), ("mars", True)] and world.back == ["mars", "mars"]
-
-    with_world(body)
-
-
-def test_a_machine_that_is_not_configured_any_more_is_forgotten() -> None:
-    async def body(world: World) -> None:
-        del world.there["moon"]
-        await world.look()
-        assert world.presence.present == {"mars": True}
 
     with_world(body)

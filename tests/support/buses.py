@@ -60,6 +60,5 @@ async def bus_of(server: NatsServer, machine: str, *kinds: Kind, connected: bool
         for kind in kinds:
             watched.take(kind)
         if connected:
-            async with asyncio.timeout(PATIENCE_S):
-                await bus.wait_connected()
+            await watched.state(lambda state: state.connected)
         yield watched

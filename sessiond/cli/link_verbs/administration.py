@@ -172,19 +172,13 @@ def _settings(args: Args, link: LinkConfig, admin: str, *, is_admin: bool) -> An
         hint = 'write into [link]: name = "lap"'
         raise CommandFailed("the configuration has no name for this machine", hint=hint, status=BAD_CONFIG)
 
-    def path(given: str | None, configured: Path | None) -> Path | None:
-        chosen = Path(given) if given else configured
-        return chosen.expanduser() if chosen is not None else None
+    from msgspec.structs import replace
 
-    return load_module("connecting").ServerSettings(
-        name=(args.admin or admin) if is_admin else link.name,
-        server=server,
-        stream=link.stream,
-        ca=path(args.ca, link.ca),
-        certificate=path(args.certificate, None if is_admin else link.certificate),
-        key=path(args.key, None if is_admin else link.key),
-        nkey_seed=path(args.nkey_seed, None if is_admin else link.nkey_seed),
-    )
+    names = ("ca", "certificate", "key", "nkey_seed")
+    given = {name: Path(path).expanduser() for name in names if (path := getattr(args, name))}
+    # The administrator is another user, whom nothing in the configuration of this machine lets in.
+    user = {"name": args.admin or admin, "certificate": None, "key": None, "nkey_seed": None} if is_admin else {}
+    return load_module("connecting").settings_of(replace(link, **{"server": server, **user, **given}))
 
 
 def _bytes_of(text: str) -> int:
