@@ -21,8 +21,8 @@ DaemonCall = Callable[..., Awaitable[Any]]
 
 
 class Presence:
-    """Of the machines `names`. `ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one is
-    there that was not, `changed()` whenever one has come or gone.
+    """Of the machines `names`. `ping(peer, timeout_s)` says whether the peer answers. `back(peer)` is called when one
+    is there that was not, `changed()` whenever one has come or gone.
     """
 
     def __init__(
