@@ -95,6 +95,11 @@ class CommandLedger:
     def close(self) -> None:
         self._db.close()
 
+    @property
+    def changes(self) -> int:
+        """How many rows were changed since it was opened; also those of changes that were taken back."""
+        return self._db.total_changes
+
     def find(self, peer: str, command_id: str) -> LedgerEntry | None:
         """The command, if it is known."""
         return next(self._entries("where peer = ? and id = ?", peer, command_id), None)

@@ -67,7 +67,7 @@ class _OpenCommand:
 class Commands:
     """`names` are the machines in the configuration. `send(peer, id, body)` returns once the server has the command,
     and raises LinkError while that cannot be reached. `is_there(peer)`: whether the machine is awake.
-    `read_files(peer, receipt)` are the files of a run.
+    `read_files(peer, receipt)` are the files of a run. `changed()` is called when one more waits, or one less.
     """
 
     def __init__(
@@ -79,12 +79,13 @@ class Commands:
         send: Callable[[str, str, bytes], Awaitable[object]],
         is_there: Callable[[str], bool],
         read_files: Callable[[str, dict[str, Any]], tuple[CommandFile, ...]],
+        changed: Callable[[], object],
         wall_ms: Callable[[], int],
         first_again_s: float = FIRST_AGAIN_S,
     ) -> None:
         self._ledger, self._daemon, self._names = ledger, daemon, tuple(names)
         self._send, self._is_there, self._read_files, self._wall_ms = send, is_there, read_files, wall_ms
-        self._first_again_s = first_again_s
+        self._changed, self._first_again_s = changed, first_again_s
         self._open: dict[str, _OpenCommand] = {}
         self._sending = asyncio.Semaphore(32)
         self._stopping: set[asyncio.Task[None]] = set()
@@ -153,6 +154,7 @@ class Commands:
                 f"the message with its files has {len(body)} bytes, and {MAX_BODY_BYTES} go to another machine at once"
             )
         waiting = self._open[run_id] = _OpenCommand(peer)
+        self._changed()
         try:
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._keep_sending(run_id, waiting, body))
@@ -168,6 +170,7 @@ class Commands:
         finally:
             if self._open.get(run_id) is waiting:
                 del self._open[run_id]
+                self._changed()
 
     async def _keep_sending(self, run_id: str, waiting: _OpenCommand, body: bytes) -> None:
         offline, again = Backoff(0.2, 30.0), Backoff(self._first_again_s, MAX_AGAIN_S)

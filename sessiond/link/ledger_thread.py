@@ -1,4 +1,7 @@
-"""The ledger of commands in a thread of its own: a disk that is slow to sync does not keep the event loop waiting."""
+"""The ledger of commands in a thread of its own: a disk that is slow to sync does not keep the event loop waiting.
+
+Whatever changes it is told, so that nobody who writes has to think of those who show it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ _Found = TypeVar("_Found")
 
 
 class LedgerThread:
-    """`await thread.do(CommandLedger.find, peer, command_id)`."""
+    """`await thread.do(CommandLedger.find, peer, command_id)`. `changed()` is called in the loop after every write."""
 
-    def __init__(self, ledger: CommandLedger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: CommandLedger, changed: Callable[[], object]) -> None:
+        self._ledger, self._changed = ledger, changed
         self._thread = ThreadPoolExecutor(1, "ledger")
 
     async def do(
@@ -35,8 +38,19 @@ class LedgerThread:
         **named: _Given.kwargs,
     ) -> _Found:
         """What the method returns. StorageError where the disk refuses."""
-        work = partial(method, self._ledger, *values, **named)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._thread, self._work, loop, partial(method, self._ledger, *values, **named)
+        )
+
+    def _work(self, loop: asyncio.AbstractEventLoop, work: Callable[[], _Found]) -> _Found:
+        before = self._ledger.changes
+        try:
+            return work()
+        finally:
+            # From here, as whoever waits may be cancelled meanwhile, and the write is done all the same.
+            if self._ledger.changes != before:
+                loop.call_soon_threadsafe(self._changed)
 
     async def retry(
         self,

@@ -77,11 +77,11 @@ class RunningLink:
         self._peers = {peer.name: peer for peer in config.link.peers}
         self._envelopes = make_envelopes(store, config)
         self._settings = settings_of(config.link)
-        self._ledger = LedgerThread(CommandLedger(store / layout.LINK))
         self._bus_state = BusState()
         self._asked = 0
         self._unsent: dict[tuple[str, Kind], str] = {}
         self._status_due = asyncio.Event()
+        self._ledger = LedgerThread(CommandLedger(store / layout.LINK), self._status_due.set)
         self._is_built = False
         self._daemon = DaemonClient(
             socket,
@@ -135,6 +135,7 @@ class RunningLink:
             names=self._peers,
             send=lambda peer, identity, body: self._send_parts(peer, "cmd", identity, body),
             is_there=self._presence.is_there,
+            changed=self._status_due.set,
             read_files=self._read_files,
             wall_ms=wall_ms,
         )
@@ -183,7 +184,6 @@ class RunningLink:
         self._status_due.set()
 
     async def _start_run(self, link: DaemonLink, request: DaemonRequest) -> object:
-        self._status_due.set()
         return await self._commands.start(link, request)
 
     def _take_event(self, event: Event) -> None:
@@ -220,7 +220,6 @@ class RunningLink:
             self._courier.drop(fields)
             await arrival.ack()
             return
-        self._status_due.set()
         try:
             await self._executor.take(message.sender, message.id, fields.part, fields.parts, message.payload)
         except NoRoom:
@@ -237,7 +236,6 @@ class RunningLink:
         if isinstance(fields, Refused):
             self._courier.drop(fields)
         else:
-            self._status_due.set()
             self._commands.take(message.sender, message.id, fields.part, fields.parts, message.payload)
         # The daemon writes the end of the run; if that is lost, the command goes there again and is answered again.
         await arrival.ack()

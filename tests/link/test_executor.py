@@ -39,11 +39,12 @@ class World:
     def __init__(self, folder: Path, peer: PeerConfig | None = LAP) -> None:
         self.folder, self.peer = folder, peer
         self.daemon, self.server = StandInDaemon(), StandInServer()
+        self.changed = asyncio.Event()
 
     @asynccontextmanager
     async def executor(self) -> AsyncIterator[Executor]:
         """An executor that runs on the ledger in the folder, until the block ends."""
-        ledger = LedgerThread(CommandLedger(self.folder))
+        ledger = LedgerThread(CommandLedger(self.folder), self.changed.set)
         made = Executor(
             ledger,
             self.daemon,
@@ -385,5 +386,31 @@ def test_what_was_answered_long_ago_is_removed_while_the_link_runs(
             while await ledger.do(CommandLedger.find, "lap", "old") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert await ledger.do(CommandLedger.find, "lap", "c1") is not None
+
+    in_world(body)
+
+
+def test_each_step_of_a_command_is_told_to_who_counts_them(in_world: Any) -> None:
+    """As `link status` does, which counts again only when it is told."""
+
+    async def body(world: World) -> None:
+        async with world.executor() as executor:
+            counted: list[dict[str, Any]] = []
+
+            async def count() -> None:
+                while True:
+                    await world.changed.wait()
+                    world.changed.clear()
+                    counted.append(await executor._ledger.do(CommandLedger.counts))
+
+            counting = asyncio.create_task(count())
+            await take(executor, SEND)
+            await world.accepted()
+            await until(lambda: counted[-1:] == [{"lap": {"running": 1}}])
+            world.daemon.end("c1", "agent:ops:main", status="ok", reply="hi")
+            await until(lambda: counted[-1:] == [{"lap": {"answered": 1}}])
+            await take(executor, MachineCommand(method="abort"), "c2")
+            await until(lambda: counted[-1:] == [{"lap": {"answered": 2}}])
+            counting.cancel()
 
     in_world(body)
