@@ -188,6 +188,10 @@ class ReadShortage(StorageError):
     slug = Overloaded.slug
 
 
+class TranscriptMissing(StorageError):
+    """The file of a transcript is not where it was."""
+
+
 class RequestCancelled(SessiondError):
     slug = "cancelled"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
-from sessiond.errors import Forbidden, LimitExceeded, NotFound, ReadShortage, StorageError
+from sessiond.errors import Forbidden, LimitExceeded, NotFound, ReadShortage, StorageError, TranscriptMissing
 from sessiond.methods.params import Params, Result, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.ranges import PREVIEW_CHARS, PREVIEW_LIMIT
@@ -35,9 +36,11 @@ class Preview(Result, frozen=True, kw_only=True, omit_defaults=False):
 
     key: Annotated[str, says("The session, as named in the params.")]
     status: Annotated[
-        Literal["ok", "empty", "missing"], says("`missing`: it does not exist, or the caller may not see it.")
+        Literal["ok", "empty", "missing", "error"],
+        says("`missing`: it does not exist, or the caller may not see it. `error`: its transcript cannot be read."),
     ]
     items: Annotated[list[PreviewItem], says("Its last messages, oldest first.")]
+    error: Annotated[str | msgspec.UnsetType, says("Why it cannot be read, and what to do.")] = msgspec.UNSET
 
 
 class SessionsPreviewResult(Result, frozen=True, kw_only=True, omit_defaults=False):
@@ -64,9 +67,11 @@ async def _preview(ctx: Context, key: str, field: str, limit: int, max_chars: in
         items = await preview.items(services.store, session, limit=limit, max_chars=max_chars, shown=shown)
     except ReadShortage:
         raise  # it is there
-    except (NotFound, StorageError):
+    except (NotFound, TranscriptMissing):
         # A session that is missing, hidden or was removed meanwhile does not fail the whole call.
         return Preview(key=key, status="missing", items=[])
+    except StorageError as error:  # nor does one whose file is there and cannot be read
+        return Preview(key=key, status="error", items=[], error=error.message)
     return Preview(key=key, status="ok" if items else "empty", items=items)
 
 

@@ -84,7 +84,7 @@ class FoldingQueue:
         self.add((session,), first=True)
         await completion.over.wait()
         if completion.error is not None:
-            raise read_error(completion.error, session.key)
+            raise read_error(completion.error, session)
 
     async def run(self) -> None:
         """Fold until cancelled; sleeps while there is nothing to fold."""

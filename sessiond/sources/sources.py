@@ -114,7 +114,7 @@ class Sources:
             try:
                 await self._store.run_sync(session.folder.status_of, session.place)
             except OSError as error:
-                raise read_error(error, session.key) from None
+                raise read_error(error, session) from None
 
     def key_of(self, path: str, native_id: str) -> str | None:
         """The key of the session that a program keeps in this file, which need not be there yet; None where no program

@@ -76,7 +76,7 @@ class CursorPlaces:
         try:
             starts_line, check = _check_before(session, cursor.offset)
         except OSError as error:
-            raise read_error(error, session.key) from None
+            raise read_error(error, session) from None
         return starts_line and (not cursor.mark or cursor_text.matches_file(cursor, facts.inode, check))
 
 

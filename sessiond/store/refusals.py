@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from sessiond.errors import Forbidden, ReadShortage, StorageError, reason_of
+from sessiond.errors import Forbidden, ReadShortage, StorageError, TranscriptMissing, reason_of
 from sessiond.model.keys import machine_of
 from sessiond.store import dirfd
 from sessiond.store.catalog import Session
@@ -43,11 +43,27 @@ def require_own(session: Session) -> None:
         )
 
 
-def read_error(error: OSError, key: str) -> StorageError:
-    """The error for a caller who wants to read the transcript of `key`, which cannot be read."""
-    again = "; try again in a moment" if dirfd.is_passing(error) else ""
-    kind = ReadShortage if dirfd.is_shortage(error) else StorageError
-    return kind(f"could not read the transcript of {key}: {reason_of(error)}{again}")
+def read_error(error: OSError, session: Session) -> StorageError:
+    """The error for a caller who wants to read a transcript that cannot be read. TranscriptMissing where it is gone."""
+    reason = reason_of(error)
+    if dirfd.is_shortage(error):
+        return ReadShortage(f"could not read the transcript of {session.key}: {reason}; try again in a moment")
+    kind = TranscriptMissing if isinstance(error, FileNotFoundError) else StorageError
+    return kind(
+        f"could not read {session.path}, the transcript of {session.key}: {reason}; {_remedy(error)}, then try again",
+        sessionKey=session.key,
+        reason=reason,
+    )
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "let the user of the daemon read it and enter the folders above it"
+    if error.errno == errno.EIO:
+        return "check its disk, and restore the file from a backup if it is damaged"
+    if dirfd.is_passing(error):
+        return "wait a moment"
+    return "put it back" if isinstance(error, FileNotFoundError) else "see what stands there"
 
 
 def storage_error(error: OSError, key: str) -> StorageError:

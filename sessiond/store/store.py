@@ -261,7 +261,7 @@ class SessionStore:
                     raise
                 return await self.run_sync(work)  # it was moved to the archive meanwhile
         except OSError as error:
-            raise read_error(error, session.key) from None
+            raise read_error(error, session) from None
 
     def _open_for_reading(self, folder: Folder, name: str) -> int:
         return self.committer.files.retry_with_room(lambda: folder.open_file(name))

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 from support.in_process import Connection, in_process_daemon
+from support.rows import check_each
 from support.shortage import refused_threads
 
 from sessiond.model.caller import Caller
@@ -55,6 +58,54 @@ async def test_without_a_thread_to_read_in_no_session_is_called_missing(tmp_path
             "could not read the transcript of agent:main:main: no thread can be started; try again in a moment"
         )
         assert await _read_items(client) == [{"role": "user", "text": "hello"}]
+
+
+class RefusedTranscripts:
+    """Transcripts as on a disk that refuses them."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def makes(self, _place: str) -> bool:
+        return False
+
+    def open(self, place: str) -> int:
+        raise OSError(self._code, os.strerror(self._code), place)
+
+    def status(self, place: str) -> os.stat_result:
+        raise OSError(self._code, os.strerror(self._code), place)
+
+
+@check_each(
+    ("code", "reason", "remedy"),
+    [
+        (errno.EACCES, "Permission denied", "let the user of the daemon read it and enter the folders above it"),
+        (errno.EPERM, "Operation not permitted", "let the user of the daemon read it and enter the folders above it"),
+        (errno.EIO, "Input/output error", "check its disk, and restore the file from a backup if it is damaged"),
+        (errno.ETIMEDOUT, "Connection timed out", "wait a moment"),
+        (errno.ELOOP, "Too many levels of symbolic links", "see what stands there"),
+        (errno.ENOENT, None, None),
+    ],
+)
+async def test_a_transcript_that_cannot_be_read_is_not_called_missing(
+    tmp_path: Path, code: int, reason: str | None, remedy: str | None
+) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        await _inject(client, "main", ("user", "hello"))
+        session = daemon.services.store.catalog.by_key["agent:main:main"]
+        session.folder.made = RefusedTranscripts(code)
+        found = (await client.call("sessions.preview", keys=["main", "agent:main:none"]))["previews"]
+        if reason is None:
+            assert found[0] == {"key": "main", "status": "missing", "items": []}
+        else:
+            error = (
+                f"could not read {session.path}, the transcript of agent:main:main: {reason}; {remedy}, then try again"
+            )
+            assert found[0] == {"key": "main", "status": "error", "items": [], "error": error}
+            refused = await client.failure("sessions_history", sessionKey="main")
+            assert (refused["code"], refused["message"]) == (-32009, error)
+        assert found[1] == {"key": "agent:main:none", "status": "missing", "items": []}
+        session.folder.made = None
 
 
 async def test_limits_are_clamped(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from support.store_listeners import SilentListener
 
-from sessiond.errors import InvalidParams, LimitExceeded, Stopping, StorageError
+from sessiond.errors import InvalidParams, LimitExceeded, Stopping, StorageError, TranscriptMissing
 from sessiond.model.entry import Entry
 from sessiond.model.keys import KeyRules
 from sessiond.store import dirfd, index
@@ -254,8 +254,12 @@ async def test_reading_a_transcript_that_is_gone_is_a_storage_error(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main")
         file_of(store, session).unlink()
-        with pytest.raises(StorageError, match=f"could not read the transcript of {KEY}: No such file"):
+        with pytest.raises(TranscriptMissing) as refused:
             await newest(store, session)
+        assert refused.value.message == (
+            f"could not read agents/main/sessions/{session.file_name}, the transcript of {KEY}:"
+            " No such file or directory; put it back, then try again"
+        )
 
 
 async def test_a_restart_gives_the_same_rows_with_and_without_the_index(opener):
