@@ -281,6 +281,7 @@ def _server(app: App, config: Config) -> Server:
         app.active_connections,
         authenticate=services.tokens.caller,
         peer_uid=lambda connection: peer_credentials(connection).uid,
+        with_room=services.store.committer.files.retry_with_room,
         rules=ServerLimits(
             max_connections=config.limits.max_connections,
             first_message_s=config.limits.first_message_seconds,

@@ -33,6 +33,9 @@ _FULL_PAUSE_S = 0.1  # without free descriptors or memory; clients wait in the b
 _REFUSAL_S = 1.0
 _MAX_REFUSING = 32
 
+Accept = Callable[[], tuple[socket.socket, Any]]
+WithRoom = Callable[[Accept], tuple[socket.socket, Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
@@ -48,7 +51,8 @@ class Server:
     """Every listener and every connection of the daemon.
 
     `authenticate(token)` returns a caller or raises Unauthenticated. `peer_uid(socket)` returns the user at the other
-    end of a Unix socket. More routes can be added to `router`.
+    end of a Unix socket. `with_room(accept)` returns what `accept` does, after closing idle descriptors where none is
+    free. More routes can be added to `router`.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Server:
         *,
         authenticate: Callable[[str], Caller],
         peer_uid: Callable[[socket.socket], int],
+        with_room: WithRoom,
         rules: ServerLimits | None = None,
     ) -> None:
         self.router = Router()
@@ -65,6 +70,7 @@ class Server:
         self._dispatcher, self._closed = dispatcher, dispatcher.budgets.closed
         self._authenticate = authenticate
         self._peer_uid = peer_uid
+        self._with_room = with_room
         self._rules = rules or ServerLimits()
         self._admission = Admission(self._rules.max_connections, self._rules.max_strangers)
         # Connections without a place that have sent nothing yet, oldest first; and how many are being refused just now.
@@ -129,7 +135,7 @@ class Server:
         while True:
             await trio.lowlevel.wait_readable(listener.socket)
             try:
-                sock, _ = listener.socket.accept()
+                sock, _ = self._with_room(listener.socket.accept)
             except OSError as error:
                 if error.errno not in _CLIENT_GONE:
                     await trio.sleep(_FULL_PAUSE_S)

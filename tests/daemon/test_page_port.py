@@ -78,7 +78,11 @@ class Served:
     def __init__(self, folder: Path) -> None:
         dispatcher = Dispatcher((), object(), limits=Limits(), on_fault=lambda *_: None)
         self.server = Server(
-            dispatcher, ActiveConnections(), authenticate=lambda _: pytest.fail("no token"), peer_uid=lambda _: 0
+            dispatcher,
+            ActiveConnections(),
+            authenticate=lambda _: pytest.fail("no token"),
+            peer_uid=lambda _: 0,
+            with_room=lambda accept: accept(),
         )
         self.port = PagePort(self.server, [], folder, self.wall_ms)
 

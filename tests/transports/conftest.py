@@ -22,6 +22,7 @@ from sessiond.model.caller import Caller
 from sessiond.rpc.dispatch import Dispatcher
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.method import Context, Method
+from sessiond.store.kept_files import KeptFiles
 from sessiond.transports.active_connections import ActiveConnections
 from sessiond.transports.exchange import Answer, EventStreamAnswer, HttpRequest, json_response
 from sessiond.transports.listener import bind_tcp, bind_unix
@@ -176,7 +177,11 @@ def open_server(folder: Path) -> OpenServer:
 
     @asynccontextmanager
     async def run_server(
-        *, rules: ServerLimits | None = None, limits: Limits | None = None, uid: int | None = None
+        *,
+        rules: ServerLimits | None = None,
+        limits: Limits | None = None,
+        uid: int | None = None,
+        files: KeptFiles | None = None,
     ) -> AsyncIterator[RunningServer]:
         services = Services()
         dispatcher = Dispatcher(
@@ -190,6 +195,7 @@ def open_server(folder: Path) -> OpenServer:
             ActiveConnections(),
             authenticate=authenticate,
             peer_uid=lambda _socket: os.geteuid() if uid is None else uid,
+            with_room=(files or KeptFiles()).retry_with_room,
             rules=rules,
         )
         _add_routes(server, services)

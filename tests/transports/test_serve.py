@@ -10,8 +10,10 @@ import pytest
 import trio
 from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.shortage import no_free_descriptor
 
 from sessiond.rpc.limits import Limits
+from sessiond.store.kept_files import KeptFile, KeptFiles
 from sessiond.transports.serve import ServerLimits
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
@@ -305,7 +307,8 @@ import os
 async def main():
     listener = bind_unix(Path(sys.argv[1]), "sessiond")
     dispatcher = Dispatcher([], None, limits=Limits(), on_fault=lambda *what: print(what, flush=True))
-    server = Server(dispatcher, ActiveConnections(), authenticate=None, peer_uid=lambda sock: os.geteuid())
+    server = Server(dispatcher, ActiveConnections(), authenticate=None, peer_uid=lambda sock: os.geteuid(),
+                    with_room=lambda accept: accept())
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [listener])
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
@@ -339,6 +342,18 @@ async def test_the_server_survives_running_out_of_file_descriptors(open_server, 
         await process.wait()
         await process.stdout.aclose()
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 20
+
+
+async def test_where_no_descriptor_is_free_idle_ones_are_given_back_for_a_new_client(open_server):
+    files = KeptFiles()
+    async with open_server(files=files) as running:
+        assert await running.socat(PING) == [PONG]  # everything is imported
+        files.keep("idle", KeptFile(os.open(os.devnull, os.O_RDONLY), 0, 0, 0, b""))
+        with trio.socket.socket(socket.AF_UNIX) as client, no_free_descriptor(), trio.fail_after(PATIENCE_S):
+            await client.connect(str(running.owner))
+            await client.send(PING)
+            assert msgspec.json.decode(await client.recv(1024)) == PONG
+        assert files.take("idle") is None
 
 
 async def test_draining_answers_what_is_in_flight_and_ends(open_server):
