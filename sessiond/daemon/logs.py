@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from sessiond.daemon.notify import logs_to_journal
-from sessiond.errors import lacks_memory, reason_of
+from sessiond.errors import lacks_memory, printable, reason_of
 
 log = structlog.get_logger("sessiond")
 
@@ -29,6 +29,11 @@ def _renderer(*, colors: bool) -> structlog.dev.ConsoleRenderer:
 
 
 _PLAIN = _renderer(colors=False)
+
+
+def _escape(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """For people: what programs and other machines have named must not control their terminals."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _journal_line(_logger: Any, method: str, event: dict[str, Any]) -> str:
@@ -46,9 +51,10 @@ def configure(level: str, *, as_json: bool = False) -> None:
         shared += [structlog.processors.TimeStamper(fmt="iso"), structlog.processors.format_exc_info]
         renderer: Any = structlog.processors.JSONRenderer()
     elif journal:
+        shared.append(_escape)
         renderer = _journal_line
     else:
-        shared.append(structlog.processors.TimeStamper(fmt="%H:%M:%S"))
+        shared += [structlog.processors.TimeStamper(fmt="%H:%M:%S"), _escape]
         renderer = _renderer(colors=sys.stderr.isatty())
     structlog.configure(
         processors=[*shared, renderer],

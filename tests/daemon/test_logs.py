@@ -53,6 +53,30 @@ def test_with_json_the_log_has_one_object_per_line(daemon: Daemon) -> None:
     assert (first["event"], first["level"], first["sessions"]) == ("ready", "info", 0)
 
 
+@pytest.mark.parametrize("is_journal", [False, True])
+def test_what_others_have_named_does_not_control_the_terminal_that_shows_the_log(
+    is_journal: bool,
+) -> None:
+    code = """if True:
+        import structlog
+        from sessiond.daemon import logs
+        logs.configure("info")
+        log = structlog.get_logger("sessiond.link")
+        log.warning("of \\x9b31m", command="c\\x1b]0;owned\\x07", peer="lap", reason="a\\u202eb", names=["\\x1b[1m"])
+    """
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            status = os.fstat(theirs.fileno())
+            stream = f"{status.st_dev}:{status.st_ino}" if is_journal else ""
+            environ = os.environ | {"JOURNAL_STREAM": stream}
+            subprocess.run([sys.executable, "-c", code], stderr=theirs, env=environ, check=True)
+        said = ours.recv(10_000).decode()
+    assert said.isascii() and said.removesuffix("\n").isprintable() and said.startswith("<4>") is is_journal, repr(said)
+    for shown in (r"\u009b31m", r"\u001b]0;owned\u0007", r"a\u202eb", r"\x1b[1m"):
+        assert shown in said
+
+
 def test_a_flood_that_meets_a_shortage_fills_no_log() -> None:
     times = [0.0, 1.0, SHORTAGE_LINE_S - 1, SHORTAGE_LINE_S, SHORTAGE_LINE_S + 1]
     faults = FaultLog(iter(times).__next__)

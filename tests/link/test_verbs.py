@@ -16,6 +16,7 @@ from support.sampling import pick
 from sessiond import cli
 from sessiond.config.settings import parse
 from sessiond.link.identity import new_identity
+from sessiond.link.status import LinkStatus, StatusFile
 
 # Of an older one each check says what it lacks.
 recent = pytest.mark.skipif(is_old(), reason="SESSIOND_NATS_SERVER is older than 2.10")
@@ -293,6 +294,21 @@ def test_damaged_marks_are_said(link: Sessiond, home: Path) -> None:
     (home / "store" / "link" / "shares.json").write_text("x")
     said = link("share")
     assert (said.status, said.out, "is damaged; remove it" in said.err, "Traceback" in said.err) == (1, "", True, False)
+
+
+def test_status_shows_the_words_of_other_machines_without_their_control_of_the_terminal(
+    link: Sessiond, home: Path
+) -> None:
+    (home / "store" / "link").mkdir()
+    letter = "lap c\x1b]0;owned\x07\n\u202e: no \x9b31m room"
+    StatusFile(home / "store").write(
+        LinkStatus(name="mars", server="127.0.0.1:4222", trouble="a\x1b[2Jb", dead_letters=[letter])
+    )
+    said = link("status")
+    assert said.status == 1 and said.out.replace("\n", "").isprintable() and said.out.count("\n") == 3
+    assert r"given up     lap c\x1b]0;owned\x07\x0a\u202e: no \x9b31m room" in said.out
+    as_json = link("status", "--json").out
+    assert as_json.removesuffix("\n").isprintable() and json.loads(as_json)["deadLetters"] == [letter]
 
 
 def test_nothing_of_the_link_is_imported_for_its_help() -> None:
