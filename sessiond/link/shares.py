@@ -32,6 +32,7 @@ class SharesFile:
 
     def __init__(self, store: Path) -> None:
         self._store = store
+        self._path = os.path.join(store, layout.LINK, SHARES)  # it is looked at for each session of a list
         self._marks: Mapping[str, AbstractSet[str]] = {}
         self._seen: tuple[int, int, int] | None = None
         self.refresh()
@@ -47,7 +48,7 @@ class SharesFile:
     def refresh(self) -> bool:
         """Whether the marks are other ones than before. Costs one call of stat(2)."""
         try:
-            status = (self._store / layout.LINK / SHARES).lstat()
+            status = os.lstat(self._path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)
         except OSError:
             seen = (0, 0, 0)

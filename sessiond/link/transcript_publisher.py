@@ -119,6 +119,8 @@ class TranscriptPublisher:
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
         newest_at = all_at = 0.0
+        # The first connection makes a list due, as each does: begun before it, the list would be read twice.
+        await self._daemon.current_link()
         while True:
             try:
                 if self._due.is_set() or loop.time() >= all_at:
