@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from sessiond.events.subscription import FollowPlace, Sees, Subscription
 from sessiond.model.event import Event
+from sessiond.model.keys import source_of
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """What a follower of everything wants of it: the sessions of these `sources` (None as one of them: our own), or of
+    all; with `messages` also what is said in them, else changes of their rows alone.
+    """
+
+    sources: frozenset[str | None] | None = None
+    messages: bool = True
+
+    def covers(self, key: str) -> bool:
+        return self.sources is None or source_of(key) in self.sources
+
+
+ALL = Scope()
 
 
 class EventBus:
@@ -13,7 +31,7 @@ class EventBus:
 
     def __init__(self) -> None:
         # Dictionaries as ordered sets: subscriptions get events in the order in which they began to follow.
-        self._everything: dict[Subscription, None] = {}
+        self._everything: dict[Subscription, Scope] = {}
         self._by_key: dict[str, dict[Subscription, None]] = {}
 
     def __len__(self) -> int:
@@ -21,22 +39,25 @@ class EventBus:
 
     def has_follower(self, key: str) -> bool:
         """Whether anyone follows this session. If not, no event has to be built."""
-        return bool(self._everything) or key in self._by_key
+        return key in self._by_key or self.is_watched(key)
+
+    def has_reader(self, key: str) -> bool:
+        """Whether anyone follows what is said in this session."""
+        return key in self._by_key or any(scope.messages and scope.covers(key) for scope in self._everything.values())
+
+    def is_watched(self, key: str) -> bool:
+        """Whether anyone follows everything, and this session with it."""
+        return any(scope.covers(key) for scope in self._everything.values())
 
     def count_followers(self, key: str) -> int:
-        """An upper bound for the number of subscriptions that get the messages of this session."""
-        return len(self._everything) + len(self._by_key.get(key, ()))
+        """An upper bound for the number of subscriptions that get events of this session."""
+        return sum(scope.covers(key) for scope in self._everything.values()) + len(self._by_key.get(key, ()))
 
-    @property
-    def watched(self) -> bool:
-        """Whether anyone follows everything."""
-        return bool(self._everything)
-
-    def follow(self, subscription: Subscription, key: str | None, sees: Sees) -> None:
-        """Follow one session, or all with None, as far as `sees` permits."""
+    def follow(self, subscription: Subscription, key: str | None, sees: Sees, scope: Scope = ALL) -> None:
+        """Follow one session, or with None all that are in the scope, as far as `sees` permits."""
         if key is None:
-            subscription.everything = sees
-            self._everything[subscription] = None
+            subscription.everything = sees if scope == ALL else _limit_sight(scope, sees)
+            self._everything[subscription] = scope
         else:
             subscription.keys[key] = sees
             self._by_key.setdefault(key, {})[subscription] = None
@@ -89,9 +110,16 @@ class EventBus:
             subscription.wake(key)
 
     def _followers(self, key: str) -> Iterator[Subscription]:
-        everything = self._everything
-        yield from tuple(everything)
+        watching = [subscription for subscription, scope in self._everything.items() if scope.covers(key)]
+        yield from watching
         for subscription in tuple(self._by_key.get(key, ())):
             # A subscription that follows both everything and the key gets each event once.
-            if subscription not in everything:
+            if subscription not in watching:
                 yield subscription
+
+
+def _limit_sight(scope: Scope, sees: Sees) -> Sees:
+    def sees_within(key: str, spawned_by: str | None, transcript: bool) -> bool:
+        return scope.covers(key) and (scope.messages or not transcript) and sees(key, spawned_by, transcript)
+
+    return sees_within

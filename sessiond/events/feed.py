@@ -169,8 +169,9 @@ class TranscriptFeed:
         try:
             name, max_bytes = session.file_name, self._step_bytes(session)
             limit, parsed = self._store.record_limit, session.parsed
-            read = partial(folding.read_on, session.folder, base, name, limit, max_bytes=max_bytes, parsed=parsed)
-            got = self._store.committer.files.retry_with_room(read)
+            collect = self._publisher.needs_steps(session)
+            read = partial(folding.read_on, session.folder, base, name, limit, max_bytes=max_bytes, collect=collect)
+            got = self._store.committer.files.retry_with_room(partial(read, parsed=parsed))
         except (OSError, MemoryError) as error:
             # Moved or removed: the watcher reports it, and the caller of an append gets an error of its own.
             self._retries.retry_if_passing(session, error)

@@ -45,6 +45,13 @@ class Publisher:
         )
         self._bus.publish(event)
 
+    def needs_steps(self, session: Session) -> bool:
+        """Whether it matters what each line changes: for followers; for the log, of our own sessions; and where a line
+        may take messages away.
+        """
+        is_alone = session.folder.source is not None and not session.dialect.lists
+        return not is_alone or self._bus.has_follower(session.key)
+
     def publish_records(self, session: Session, steps: list[FoldedLine]) -> None:
         """Publish the messages and changes in lines of a session."""
         if not self._bus.has_follower(session.key):
@@ -52,17 +59,19 @@ class Publisher:
         if session.entry.attends is not None:
             self._publish_attending(session, steps)
             return
+        is_read, is_watched = self._bus.has_reader(session.key), self._bus.is_watched(session.key)
         for step in steps:
             record = step.line.record
             if record is None:
                 continue
             if record.message is not None:
-                self._bus.publish(
-                    message_event(self._store, session, step.line, step.seq, step.check, part_of=step.part_of)
-                )
+                if is_read:
+                    self._bus.publish(
+                        message_event(self._store, session, step.line, step.seq, step.check, part_of=step.part_of)
+                    )
             elif (asked := question_event(session, record)) is not None:
                 self._bus.publish(asked)
-            if self._bus.watched and (change := change_of(record)) is not None:
+            if is_watched and (change := change_of(record)) is not None:
                 self._bus.publish(changed_event(session, step, *change))
 
     def _publish_attending(self, session: Session, steps: list[FoldedLine]) -> None:

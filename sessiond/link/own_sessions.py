@@ -70,12 +70,9 @@ class OwnSessions:
         if event.name == "sessions.changed":
             row = event.get("row")
             if isinstance(row, dict):
-                # `session.message` came before.
-                self._take(row, key, is_news=event.get("phase") != "message")
+                self._take(row, key, is_news=True)
             elif event.get("phase") == "delete":
                 self._drop(self._ids.get(key))
-        elif event.name in ("session.message", "session.resync") and key in self._ids:
-            self._mark(self._ids[key])
 
     def note_facts(self, session: str, label: str | None, cwd: str | None) -> SessionFacts | None:
         """What was told together with bytes of the session."""
@@ -149,13 +146,10 @@ class OwnSessions:
         if is_news:
             self._changed(session)
 
-    def _mark(self, session: str) -> None:
-        self._touched.add(session)
-        self._changed(session)
-
     def _drop(self, session: str | None) -> None:
         facts = self._facts.pop(session, None) if session is not None else None
         if facts is not None:
             if self._ids.get(facts.key) == facts.session:
                 del self._ids[facts.key]
-            self._mark(facts.session)
+            self._touched.add(facts.session)
+            self._changed(facts.session)

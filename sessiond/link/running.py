@@ -171,7 +171,8 @@ class RunningLink:
     # The daemon.
 
     async def _greet_daemon(self, link: DaemonLink) -> None:
-        await link.call("sessions.subscribe")
+        # Nothing of what comes from other machines: each line of a copy would come back from the daemon.
+        await link.call("sessions.subscribe", {"sources": ["sessiond"], "messages": False})
         await self._presence.tell_all(link)
         await self._commands.attach(link)
         self._executor.look_at_all()

@@ -7,6 +7,7 @@ from typing import Any
 
 from sessiond.config.settings import Config
 from sessiond.events import replay
+from sessiond.events.bus import ALL, Scope
 from sessiond.events.subscription import Subscription
 from sessiond.methods.question_view import reads_questions
 from sessiond.methods.services import QUICK_BYTES, Context, Services
@@ -124,13 +125,13 @@ def subscription(ctx: Context) -> Subscription:
     return made
 
 
-def follow(ctx: Context, key: str | None) -> Subscription:
-    """Let this connection follow a session, or all with None, as far as the caller may see them."""
+def follow(ctx: Context, key: str | None, scope: Scope = ALL) -> Subscription:
+    """Let this connection follow a session, or with None all in the scope, as far as the caller may see them."""
     services, peer = ctx.services, ctx.require_peer()
     following = subscription(ctx)
     if ctx.caller is not peer.caller:
         # Called for a run that this connection executes: with the rights of the run, and only until it ends.
-        services.bus.follow(following, key, EventFilter(services, ctx.caller).sees)
+        services.bus.follow(following, key, EventFilter(services, ctx.caller).sees, scope)
         return following
     current = EventFilter(services, peer.caller)
 
@@ -140,7 +141,7 @@ def follow(ctx: Context, key: str | None) -> Subscription:
             current = EventFilter(services, peer.caller)
         return current.sees(of, spawned_by, transcript)
 
-    services.bus.follow(following, key, sees)
+    services.bus.follow(following, key, sees, scope)
     return following
 
 

@@ -97,7 +97,7 @@ class TranscriptSink:
         return await self._questions.ask(self._run, draft, timeout_s)
 
     def _publish_live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
-        if self._bus.has_follower(self._run.key):
+        if self._bus.has_reader(self._run.key):
             if size is None:
                 size = len(msgspec.json.encode(fields))
             self._bus.publish(LiveEvent(self._run.key, method, fields, previous_text=before, size=size))

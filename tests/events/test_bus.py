@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from support.followed_store import sees_changes
+from support.followed_store import Reader, sees_all, sees_changes
 from support.live_events import KEY, OTHER, changed_event, follower, message_event
 
-from sessiond.events.bus import EventBus
-from sessiond.events.subscription import FollowPlace
-from sessiond.model.event import ChangedEvent, LiveEvent
+from sessiond.events.bus import EventBus, Scope
+from sessiond.events.subscription import FollowPlace, Subscription
+from sessiond.model.event import ChangedEvent, LiveEvent, MachineChanged
 
 
 async def test_a_follower_of_a_key_gets_events_of_that_session_only() -> None:
@@ -54,6 +54,44 @@ async def test_a_follower_with_rights_to_one_key_gets_its_messages() -> None:
     assert reader.events == [message_event(1), changed_event(1)]
 
 
+async def test_a_follower_of_our_own_sessions_gets_nothing_of_others_and_nobody_makes_events_of_these() -> None:
+    bus = EventBus()
+    subscription = Subscription(reader := Reader(), limit=4)
+    bus.follow(subscription, None, sees_all, Scope(frozenset({None})))
+    copied = f"mars/{KEY}"
+    for key in (KEY, copied, "claude:one"):
+        bus.publish(message_event(1, key))
+        bus.publish(changed_event(1, key))
+    bus.publish(MachineChanged("mars/agent:", "mars", 1))
+    assert reader.events == [message_event(1), changed_event(1)]
+    asked = (bus.has_follower, bus.has_reader, bus.is_watched, bus.count_followers)
+    assert [[ask(key) for ask in asked] for key in (KEY, copied)] == [[True, True, True, 1], [False, False, False, 0]]
+
+
+async def test_a_key_that_is_followed_beside_a_scope_without_it_brings_messages_and_no_changes() -> None:
+    bus = EventBus()
+    subscription = Subscription(reader := Reader(), limit=4)
+    copied = f"mars/{KEY}"
+    bus.follow(subscription, None, sees_all, Scope(frozenset({None})))
+    bus.follow(subscription, copied, sees_all)
+    bus.publish(message_event(1, copied))
+    bus.publish(changed_event(1, copied))
+    assert reader.events == [message_event(1, copied)]
+
+
+async def test_a_follower_that_wants_no_messages_gets_changes_alone() -> None:
+    bus = EventBus()
+    subscription = Subscription(reader := Reader(), limit=4)
+    bus.follow(subscription, None, sees_all, Scope(messages=False))
+    for event in (message_event(1), changed_event(1), LiveEvent(KEY, "session.delta", {})):
+        bus.publish(event)
+    assert reader.events == [changed_event(1)]
+    assert (bus.has_follower(KEY), bus.has_reader(KEY), bus.is_watched(KEY)) == (True, False, True)
+    bus.follow(subscription, None, sees_all)
+    bus.publish(message_event(2))
+    assert reader.events == [changed_event(1), message_event(2)]
+
+
 async def test_visibility_is_checked_for_every_event_and_with_the_parent_of_a_deleted_session() -> None:
     asked: list[tuple[str, str | None, bool]] = []
     visible = {KEY}
@@ -84,7 +122,7 @@ async def test_unfollowing_ends_the_events_and_drops_the_place() -> None:
     bus.unfollow(subscription, KEY)
     bus.unfollow(subscription, KEY)
     bus.publish(message_event(1))
-    assert (reader.events, subscription.behind, len(bus), bus.has_follower(KEY), bus.watched) == (
+    assert (reader.events, subscription.behind, len(bus), bus.has_follower(KEY), bus.is_watched(KEY)) == (
         [],
         {},
         0,

@@ -100,6 +100,41 @@ def test_without_the_scope_read_only_changes_arrive(
         assert "unheard" not in str(heard)
 
 
+def test_without_messages_only_changes_arrive(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
+        hearing.call("sessions.subscribe", messages=False)
+        inject(shared, fresh, "unheard", "as well")
+        shared.call("sessions.patch", key=fresh, displayName="Shown")
+        heard = next_events(hearing, fresh, 3)
+        assert [(method, params["phase"]) for method, params in heard] == [
+            ("sessions.changed", "message"),
+            ("sessions.changed", "message"),
+            ("sessions.changed", "patch"),
+        ]
+
+
+def test_of_sources_that_were_not_asked_for_nothing_arrives(
+    transport: type[SubscribedConnection], shared: Daemon, fresh: str
+) -> None:
+    with transport(shared) as hearing:
+        hearing.call("sessions.subscribe", sources=["claude", "machine"])
+        inject(shared, fresh, "unheard")
+        hearing.call("sessions.subscribe", sources=["sessiond"])
+        inject(shared, fresh, "heard")
+        [(_, message), (_, changed)] = next_events(hearing, fresh, 2)
+        assert (message["message"]["content"], changed["phase"]) == ("heard", "message")
+
+
+def test_a_source_that_there_is_none_of_is_refused(transport: type[SubscribedConnection], shared: Daemon) -> None:
+    with transport(shared) as hearing:
+        for sources in ([], ["another"]):
+            with pytest.raises(Refused) as refused:
+                hearing.call("sessions.subscribe", sources=sources)
+            assert refused.value.error["code"] == -32602
+
+
 def test_only_events_of_visible_sessions_arrive(
     transport: type[SubscribedConnection], shared: Daemon, fresh: str
 ) -> None:
