@@ -14,6 +14,7 @@ import msgspec
 
 from sessiond.config.agents import AgentsConfig, Table, Word
 from sessiond.config.source import ConfigText, KeyPath, show
+from sessiond.machine_names import MACHINE_NAME
 
 # Each machine has consumers on the server, a token, and an agent that may be attached here.
 MAX_PEERS = 128
@@ -29,7 +30,7 @@ _SERVER = re.compile(r"(?:nats|tls)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::
 MachineName = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"\A[a-z0-9][a-z0-9-]{0,31}\Z",
+        pattern=rf"\A(?:{MACHINE_NAME.pattern})\Z",
         description="a name of a-z, 0-9 and -, at most 32 long, like build-host",
     ),
 ]

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sessiond.link.identity import Identity, PublicIdentity
-from sessiond.link.subjects import MACHINE_NAME, REPLY, REQUEST, Address, Kind, token_of
+from sessiond.link.subjects import REPLY, REQUEST, Address, Kind, token_of
+from sessiond.machine_names import MACHINE_NAME
 
 VERSION: Final = 1
 # The server takes 1 MiB in one message, with its headers.

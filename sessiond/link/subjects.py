@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from sessiond.machine_names import MACHINE_NAME
+
 # What is kept in the stream: live ranges of transcripts, rows of sessions, commands, their answers, and ranges that
 # were asked for.
 Kind = Literal["rec", "row", "cmd", "ans", "ask"]
@@ -20,7 +22,6 @@ REQUEST: Final = "req"
 REPLY: Final = "rep"
 
 STREAM_SUBJECTS: Final = "x.*.*.*.*"
-MACHINE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 

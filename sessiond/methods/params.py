@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from sessiond.errors import InvalidParams, quote
-from sessiond.model.keys import AGENT_ID, MACHINE_NAME
+from sessiond.machine_names import MACHINE_NAME
+from sessiond.model.keys import AGENT_ID
 from sessiond.model.lax import MAX_MS
 from sessiond.policy.spawn import check_thinking
 from sessiond.ranges import THINKING_LEVELS, Range

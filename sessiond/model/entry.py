@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from sessiond.machine_names import MACHINE_NAME
 from sessiond.model.keys import CanonicalKey, ForeignKey
 from sessiond.model.lax import Amount, Count, Milliseconds
 from sessiond.model.source_facts import SourceFacts
@@ -31,7 +32,7 @@ MAX_CLOSED_QUESTIONS = 20
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,150}$")]
 
 # A session or an agent on another machine: `mars/agent:ops:main`, `mars/ops`.
-Target = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}/.+", max_length=512)]
+Target = Annotated[str, msgspec.Meta(pattern=rf"^{MACHINE_NAME.pattern}/.+", max_length=512)]
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from sessiond.errors import InvalidParams
+from sessiond.machine_names import MACHINE_NAME
 
 Kind = Literal["main", "group", "cron", "hook", "node", "other"]
 
@@ -24,7 +25,6 @@ SOURCES = ("claude", "codex", "gemini", "pi", "opencode")
 NATIVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 # What stands for a program where the session is one of another machine's sessiond: `<machine>/<its key there>`.
 MACHINE = "machine"
-MACHINE_NAME = re.compile(r"[a-z0-9-]{1,32}")
 # The form of the keys of both in records.
 _FOREIGN_FORM = rf"(?:(?:{'|'.join(SOURCES)}):{NATIVE_ID.pattern}|{MACHINE_NAME.pattern}/{_OWN_FORM})"
 ForeignKey = Annotated[str, msgspec.Meta(pattern=rf"^{_FOREIGN_FORM}\Z")]

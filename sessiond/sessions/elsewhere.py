@@ -12,12 +12,13 @@ from hashlib import blake2b
 import msgspec
 
 from sessiond.errors import InvalidParams, NotFound, quote
+from sessiond.machine_names import MACHINE_NAME
 from sessiond.model.keys import normalize_key, rest_of
 from sessiond.policy.visibility import Sight
 from sessiond.sessions.resolve import no_such_session
 from sessiond.store.catalog import Catalog, Session
 
-_ADDRESS = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]{0,31})/(.*)", re.DOTALL)
+_ADDRESS = re.compile(rf"((?ai:{MACHINE_NAME.pattern}))/(.*)", re.DOTALL)
 
 
 class SessionAddress(msgspec.Struct, frozen=True):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sessiond.machine_names import MACHINE_NAME
 from sessiond.model import lax
-from sessiond.model.keys import AGENT_ID, MACHINE, MACHINE_NAME, key_elsewhere
+from sessiond.model.keys import AGENT_ID, MACHINE, key_elsewhere
 from sessiond.model.record import ENTRY, BadLine, parse
 from sessiond.model.source_facts import FoundFacts
 from sessiond.sources.finder import SourceFinder, SourceRoot, compile_path

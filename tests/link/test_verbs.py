@@ -73,6 +73,10 @@ def test_the_nkey_of_a_machine_is_made_once_for_the_owner_alone(link: Sessiond, 
     seed.write_text("spoiled")
     assert "has no line with the seed of a user" in link("identity", "--nkey").err
     assert seed.read_text() == "spoiled"
+    refused = link("identity", "--nkey", config=f'[link]\nnkeySeed = "{seed}/lap.nk"\n')
+    assert (refused.status, refused.out, "cannot be made for the seed: " in refused.err) == (1, "", True)
+    refused = link("admin", "--machine", "lap", "--nkey-seed", str(seed / "admin.nk"))
+    assert (refused.status, refused.out, "cannot be made for the seed: " in refused.err) == (1, "", True)
 
 
 def test_the_lines_for_a_peer_are_what_the_configuration_takes(link: Sessiond) -> None:

@@ -12,6 +12,7 @@ from sessiond.cli.link_verbs.places import CONFIG, load_config, load_module
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.screen import screen_of
 from sessiond.errors import quote
+from sessiond.machine_names import MACHINE_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,10 +126,9 @@ def _finish(work: Coroutine[Any, Any, Any]) -> Any:
 
 def _machines(args: Args, link: LinkConfig) -> list[str]:
     """The machines named, else this one and its peers."""
-    pattern = load_module("subjects").MACHINE_NAME
     names = list(dict.fromkeys(args.machine)) or [*filter(None, [link.name]), *(peer.name for peer in link.peers)]
     for name in names:
-        if not pattern.fullmatch(name):
+        if not MACHINE_NAME.fullmatch(name):
             raise CommandFailed(f"{quote(name)} is no name of a machine", hint="as in: --machine lap", status=USAGE)
     if not names:
         hint = "--machine, once for each; or the [link] table of the configuration with its peers"

@@ -10,7 +10,8 @@ from sessiond.cli.frame.command import JSON, Args, Argument, Command, Option
 from sessiond.cli.frame.failures import BAD_CONFIG, FAILED, USAGE, CommandFailed, note
 from sessiond.cli.link_verbs.places import CONFIG, STORE, load_config, load_module, path_of, store_of
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.errors import quote
+from sessiond.errors import quote, reason_of
+from sessiond.machine_names import MACHINE_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _show_nkey(args: Args, link: LinkConfig) -> None:
             status=BAD_CONFIG,
         )
     path = link.nkey_seed.expanduser()
-    is_new = not path.exists()
+    is_new = not _is_there(path)
     public = own_nkey(path)
     if args.json:
         as_json({"nkey": public, "seed": str(path)})
@@ -60,7 +61,7 @@ def own_nkey(path: Path) -> str:
     """The public nkey of the seed in the file, which is made where there is none."""
     connecting = load_module("connecting")
     try:
-        if not path.exists():
+        if not _is_there(path):
             _write_seed(path, connecting.new_seed())
         public: str = connecting.public_nkey(connecting.read_seed(path), str(path))
     except load_module("failures").LinkError as error:
@@ -68,11 +69,26 @@ def own_nkey(path: Path) -> str:
     return public
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder that may not be entered: whoever opens the file says so
+        return True
+
+
 def _write_seed(path: Path, seed: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "w", encoding="ascii") as file:
-        file.write(f"{seed}\n")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(f"{seed}\n")
+        except OSError:
+            path.unlink()  # half a seed would be taken for one that is damaged
+            raise
+    except OSError as error:
+        hint = "make its folder, or name another file in [link]: nkeySeed"
+        raise CommandFailed(f"{path} cannot be made for the seed: {reason_of(error)}", hint=hint) from None
 
 
 def list_peers(args: Args) -> None:
@@ -96,8 +112,7 @@ def list_peers(args: Args) -> None:
 def add_peer(args: Args) -> None:
     """Print the lines for the configuration, which is the owner's to write."""
     config, failure = load_config(args), load_module("failures").LinkError
-    subjects = load_module("subjects")
-    if not subjects.MACHINE_NAME.fullmatch(args.name):
+    if not MACHINE_NAME.fullmatch(args.name):
         hint = "up to 32 of a-z, 0-9 and -, as in: sessiond link peer add build-host LINE"
         raise CommandFailed(f"{quote(args.name)} is no name of a machine", hint=hint, status=USAGE)
     if args.name == config.link.name:
