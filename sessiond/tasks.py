@@ -18,6 +18,8 @@ T = TypeVar("T")
 # `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
 _PAUSE_S = 0.0003
+# A new transcript takes 1 ms on a quiet disk, and some 50 on one that turns and has much to do.
+STUCK_S = 0.1
 
 
 async def run_in_thread(
@@ -47,6 +49,55 @@ def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
     Trio's default, 40 threads for everything, is used up by forty long reads.
     """
     return partial(run_in_thread, limiter=trio.CapacityLimiter(most))
+
+
+class DiskThreads:
+    """As `own_threads`, for work on files: what a disk does not answer to keeps others waiting for a moment only.
+
+    While `watch` runs, a call that takes longer than `STUCK_S` no longer counts among the `most` where others wait, so
+    that another one begins; up to `most_stuck` such calls, each of which holds a thread.
+    """
+
+    def __init__(self, most: int, most_stuck: int) -> None:
+        self._most, self._places = most, trio.CapacityLimiter(most)
+        self._threads = trio.CapacityLimiter(most + most_stuck)
+        # When those began that are not stuck, oldest first; and the others.
+        self._began: dict[object, float] = {}
+        self._stuck: set[object] = set()
+        self._most_stuck = most_stuck
+        self._is_full = trio.Event()
+
+    async def __call__(self, function: Callable[..., T], *args: object) -> T:
+        """The result of `function` in a worker thread. Errors as of `run_in_thread`."""
+        call = object()
+        if not self._places.available_tokens:
+            self._is_full.set()
+        async with self._places:
+            self._began[call] = trio.current_time()
+            try:
+                return await run_in_thread(function, *args, limiter=self._threads)
+            finally:
+                self._began.pop(call, None)
+                self._stuck.discard(call)
+                self._places.total_tokens = self._most + len(self._stuck)
+
+    async def watch(self) -> None:
+        """Let others begin in place of what is stuck; until cancelled."""
+        while True:
+            await self._is_full.wait()
+            self._is_full = trio.Event()
+            while self._places.statistics().tasks_waiting:
+                self._find_stuck(trio.current_time() - STUCK_S)
+                await trio.sleep(STUCK_S)
+
+    def _find_stuck(self, before: float) -> None:
+        while self._began and len(self._stuck) < self._most_stuck:
+            call, began = next(iter(self._began.items()))
+            if began > before:
+                break
+            del self._began[call]
+            self._stuck.add(call)
+        self._places.total_tokens = self._most + len(self._stuck)
 
 
 def let_others_run() -> None:

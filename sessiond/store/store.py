@@ -38,7 +38,7 @@ from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, read_error, require_own, storage_error
 from sessiond.store.writing import Sync
-from sessiond.tasks import RunSync, own_threads, run_in_thread
+from sessiond.tasks import DiskThreads, RunSync, own_threads, run_in_thread
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 
 _WRITING_THREADS = 4  # what creates, moves and saves; commits have threads of their own
+# Of these so many more may hang, on a network disk that does not answer, before others wait: as with commits.
+_MOST_STUCK_WRITES = 124
 
 
 class SessionStore:
@@ -86,7 +88,8 @@ class SessionStore:
         self._listener = listener
         # What clients read keeps neither writes nor the feed waiting.
         self.run_sync = run_sync or run_in_thread
-        self._run_write = run_sync or own_threads(_WRITING_THREADS)
+        self.writing = DiskThreads(_WRITING_THREADS, _MOST_STUCK_WRITES)
+        self._run_write: RunSync = run_sync or self.writing
         self.run_for_feed = run_sync or own_threads(2)
         # Files that the daemon is creating or moving just now, for which the watcher's events are ignored.
         self.busy_names: set[str] = set()
@@ -389,6 +392,7 @@ async def open_store(
                 await load_sessions(store, progress)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.committer.run)
+                nursery.start_soon(store.writing.watch)
                 yield store
                 nursery.cancel_scope.cancel()
         finally:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults.faulty_daemons import FaultyDaemon, FaultyDaemons
-from faults.shim import Kind, Mode, Point
+from faults.shim import ALL, Kind, Mode, Point
 
 pytestmark = pytest.mark.system
 
@@ -138,4 +139,28 @@ def test_whatever_number_of_files_hangs_the_others_go_on(daemons: FaultyDaemons)
             daemon.control.disarm()
             assert all("result" in waiting.receive() for _ in stuck)
         assert all(texts(daemon, key) == ["late"] for key in stuck)
+        assert daemon.stop() == 0
+
+
+def test_whatever_number_of_new_sessions_hangs_others_are_created(daemons: FaultyDaemons) -> None:
+    stuck, fine = [f"agent:slow:{number}" for number in range(14)], [f"agent:main:{number}" for number in range(6)]
+    with daemons.create() as daemon:
+        agent = '[[agents.list]]\nid = "{}"\nruntime = {{ type = "echo" }}\n'
+        daemon.start(agent.format("main") + "default = true\n" + agent.format("slow"))
+        for key in ("agent:main:first", "agent:slow:first"):
+            daemon.call("sessions.create", key=key)
+        daemon.control.count_below((daemon.store / "agents/slow/sessions").resolve())
+        daemon.control.arm(Point(Mode.STALL, 1, forever=ALL))
+        with ExitStack() as opened:
+            waiting = [opened.enter_context(daemon.connect()) for _ in stuck]
+            for connection, key in zip(waiting, stuck, strict=True):
+                connection.send({"jsonrpc": "2.0", "id": 1, "method": "sessions.create", "params": {"key": key}})
+            daemon.wait_for(lambda: daemon.control.hit == len(stuck), "not all are held up")
+            for key in fine:
+                daemon.call("sessions.create", key=key)
+            daemon.call("sessions.reset", key=fine[0])
+            daemon.call("sessions.delete", key=fine[1])
+            daemon.control.disarm()
+            assert all("result" in connection.receive() for connection in waiting)
+        assert {row["key"] for row in daemon.rows()} >= {*stuck, *fine[2:]}
         assert daemon.stop() == 0
