@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import stat
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,13 +47,32 @@ def _whole_or_not_at_all(path: str, mode: int | None) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
     try:
-        with beside.open("xb") as file:
+        with _ended_in_order(), beside.open("xb") as file:
             if mode is not None:  # that nobody may read it who could not
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Where SIGTERM or SIGHUP would end the program, they end the block first, as an error does."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)  # as shells say it
+
+    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        ours = []  # only the main one may set them
+    for one in ours:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def _mode_of(path: str) -> int | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENCE_S
+from support.rows import check_each
 
 from sessiond.cli.documents.output_file import open_output
 from sessiond.cli.frame.failures import CommandFailed
@@ -80,3 +85,40 @@ def test_a_dash_is_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         out.write(b"said")
     assert capfdbinary.readouterr().out == b"said"  # type: ignore[attr-defined]
     assert names(tmp_path) == []
+
+
+WRITES_HALF = """
+import signal, sys
+from sessiond.cli.documents.output_file import open_output
+for number in sys.argv[2:]:
+    signal.signal(int(number), signal.SIG_IGN)
+with open_output(sys.argv[1]) as out:
+    out.write(b"half")
+    out.flush()
+    print("half", flush=True)
+    sys.stdin.read()
+"""
+
+
+@check_each("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_nothing_beside(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "old.html").write_text("old")
+    command = [sys.executable, "-c", WRITES_HALF, str(tmp_path / "old.html")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as exporting:
+        assert exporting.stdout is not None and exporting.stdout.readline() == b"half\n"
+        exporting.send_signal(number)
+        code = exporting.wait(PATIENCE_S)
+    assert code == (-number if number == signal.SIGINT else 128 + number)
+    assert names(tmp_path) == ["old.html"] and (tmp_path / "old.html").read_text() == "old"
+    (tmp_path / "old.html").unlink()
+
+
+def test_signals_that_are_ignored_stay_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITES_HALF, str(tmp_path / "new.html"), str(int(signal.SIGHUP))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as exporting:
+        assert exporting.stdout is not None and exporting.stdout.readline() == b"half\n"
+        exporting.send_signal(signal.SIGHUP)
+        exporting.communicate(timeout=PATIENCE_S)
+    assert exporting.returncode == 0 and (tmp_path / "new.html").read_bytes() == b"half"
