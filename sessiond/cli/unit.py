@@ -187,12 +187,9 @@ def _uninstall(files: InstalledFiles) -> None:
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be removed: {reason_of(error)}", status=FAILED) from None
     _systemctl("daemon-reload")
-    lines(
-        [
-            f"kept         the sessions in {files.short_path(files.state / 'sessiond')}",
-            f"kept         the configuration in {files.short_path(files.config / 'sessiond')}",
-        ]
-    )
+    for what, where in (("sessions", files.state), ("configuration", files.config)):
+        if (folder := where / "sessiond").exists():
+            lines([f"kept         the {what} in {files.short_path(folder)}"])
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ def files_in(folder: Path) -> set[str]:
 
 def test_what_is_installed_is_removed_again_and_nothing_else(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = {".config/systemd/user/sessiond.service.d/mine.conf", ".config/sessiond/config.toml", ".local/bin/other"}
+    own.add(".local/state/sessiond/format")
     for name in own:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("mine")
@@ -56,7 +58,31 @@ def test_what_is_installed_is_removed_again_and_nothing_else(home: Path, capsys:
     empty = [path for path in home.rglob("*") if path.is_dir() and not any(path.iterdir())]
     assert sorted(empty) == kept_empty
     printed = capsys.readouterr().out
-    assert printed.count("removed ") == len(list(files.every())) and "~/.local/state/sessiond" in printed
+    assert printed.count("removed ") == len(list(files.every()))
+    assert printed.endswith(
+        "kept         the sessions in ~/.local/state/sessiond\nkept         the configuration in ~/.config/sessiond\n"
+    )
+
+
+@check_each("own", ["", ".config/sessiond/config.toml", ".local/state/sessiond/format"])
+def test_only_what_there_is_was_kept(home: Path, capsys: pytest.CaptureFixture[str], own: str) -> None:
+    if own:
+        (home / own).parent.mkdir(parents=True)
+        (home / own).write_text("mine")
+    script = Path(__file__).parents[2] / "systemd" / "uninstall"
+    environ = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([script], env=environ, capture_output=True, text=True, check=True)
+    capsys.readouterr()
+    assert cli.run(["unit", "--uninstall"]) == 0
+    kept = {
+        "": "",
+        ".config/sessiond/config.toml": "kept         the configuration in ~/.config/sessiond\n",
+        ".local/state/sessiond/format": "kept         the sessions in ~/.local/state/sessiond\n",
+    }
+    assert (capsys.readouterr().out, done.stdout) == (kept[own], kept[own])
+    for path in (".config/sessiond", ".local/state/sessiond"):  # for the next one
+        if (home / path).exists():
+            shutil.rmtree(home / path)
 
 
 def test_the_service_starts_the_program_that_printed_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
