@@ -1,0 +1,40 @@
+"""What the daemon does not import before it is needed: it is memory for as long as the daemon lives, and a longer start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tls_and_host_names_are_not_read_before_somebody_uses_them() -> None:
+    run("""
+import sys
+import sessiond.daemon.lifecycle
+assert not {"_ssl", "idna.core", "asyncio"} & set(sys.modules)
+import ssl
+assert "_ssl" not in sys.modules
+
+import trio, trio.testing
+
+async def main():
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.send_all(b"this is no TLS")
+    try:
+        await trio.SSLStream(ours, ssl.create_default_context(), server_hostname="host.test").do_handshake()
+    except trio.BrokenResourceError as error:
+        assert isinstance(error.__cause__, ssl.SSLError), error.__cause__
+    else:
+        raise AssertionError("it was taken for TLS")
+
+trio.run(main)
+import idna
+assert idna.encode("\u00e4.test") == b"xn--4ca.test"
+import ssl as again
+assert again.SSLContext is ssl.SSLContext and again.SSLError is ssl.SSLError
+assert not hasattr(ssl, "nothing_like_that")
+""")
