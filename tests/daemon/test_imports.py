@@ -38,3 +38,16 @@ import ssl as again
 assert again.SSLContext is ssl.SSLContext and again.SSLError is ssl.SSLError
 assert not hasattr(ssl, "nothing_like_that")
 """)
+
+
+def test_of_the_client_library_it_reads_only_what_it_uses() -> None:
+    run("""
+import sys
+import sessiond.cli, sessiond.cli.serve, sessiond.daemon.lifecycle
+unused = {"agent", "blocking", "exchange", "follow", "link", "retry", "trio_client"}
+assert not {"sessiond.client." + name for name in unused} & set(sys.modules)
+import sessiond.client
+for name in (*sessiond.client.__all__, "Run"):
+    assert isinstance(getattr(sessiond.client, name), type), name
+assert not hasattr(sessiond.client, "Nothing")
+""")
