@@ -20,7 +20,7 @@ from sessiond.model.lax import amount
 from sessiond.model.usage import Usage, cost_of, usage_in
 from sessiond.policy.spawn import is_sandboxed
 from sessiond.runs.run import Run
-from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits, AcpRuntime, CannotAsk
+from sessiond.runtimes.acp.agents import AcpAgents, AcpLimits, AgentRuntime, CannotAsk
 from sessiond.runtimes.acp.tool_server import clear_token_folders
 from sessiond.runtimes.attached import AttachedAgents
 from sessiond.runtimes.echo import EchoRuntime
@@ -46,6 +46,13 @@ class Credentials(Protocol):
     def retire(self, run: Run) -> None: ...
 
 
+def _make_acp_runtime(agents: AcpAgents, agent: AgentConfig) -> AgentRuntime:
+    # Half a megabyte that a daemon without such agents does not need.
+    from sessiond.runtimes.acp.runtime import AcpRuntime
+
+    return AcpRuntime(agents, agent)
+
+
 class DaemonHost:
     """`config()` is the current configuration. Source: runs.md, "Runtimes"."""
 
@@ -63,7 +70,11 @@ class DaemonHost:
         self._credentials, self._agent_socket = credentials, agent_socket
         self._bubblewrap = Bubblewrap((store.path, agent_socket.parent))
         self.acp_agents = AcpAgents(
-            environ=os.environ, bubblewrap=self._bubblewrap, limits=self._acp_limits, clock=clock
+            environ=os.environ,
+            bubblewrap=self._bubblewrap,
+            limits=self._acp_limits,
+            clock=clock,
+            make_runtime=_make_acp_runtime,
         )
         clear_token_folders(agent_socket.parent)
         self._echo = EchoRuntime()
@@ -133,6 +144,8 @@ class DaemonHost:
 
         None if it can. Unsupported if it cannot be asked.
         """
+        from sessiond.runtimes.acp.runtime import AcpRuntime
+
         agent_id = agent_of(key)
         runtime = self.runtime(agent_id)
         if not isinstance(runtime, AcpRuntime):

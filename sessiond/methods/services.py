@@ -45,7 +45,7 @@ from sessiond.rpc.budget import Budgets
 from sessiond.rpc.method import Context as RpcContext
 from sessiond.runs.run import Run
 from sessiond.runs.supervisor import RunSupervisor
-from sessiond.runtimes.acp.runtime import AcpAgents
+from sessiond.runtimes.acp.agents import AcpAgents
 from sessiond.runtimes.attached import AttachedAgents, Connection
 from sessiond.sessions import listing, resolve
 from sessiond.sessions.elsewhere import address_of, is_shown, session_for

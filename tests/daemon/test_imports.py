@@ -1,4 +1,4 @@
-"""What the daemon does not import before it is needed: it is memory for as long as the daemon lives, and a longer start."""
+"""What the daemon does not import before it is needed: its memory and its start would pay for it."""
 
 from __future__ import annotations
 
@@ -50,4 +50,13 @@ import sessiond.client
 for name in (*sessiond.client.__all__, "Run"):
     assert isinstance(getattr(sessiond.client, name), type), name
 assert not hasattr(sessiond.client, "Nothing")
+""")
+
+
+def test_without_agents_that_speak_acp_it_does_not_read_how_to_talk_to_them() -> None:
+    run("""
+import sys
+import sessiond.daemon.lifecycle
+unused = {"asking", "connection", "frames", "open_sessions", "process", "runtime", "session", "turn", "updates"}
+assert not {"sessiond.runtimes.acp." + name for name in unused} & set(sys.modules)
 """)

@@ -16,7 +16,8 @@ from support.patience import PATIENCE_S
 
 from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
-from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
+from sessiond.runtimes.acp.agents import AcpAgents, AcpLimits
+from sessiond.runtimes.acp.runtime import AcpRuntime
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -74,7 +75,13 @@ def acp_agent(*options: str, **fields: Any) -> AgentConfig:
 @asynccontextmanager
 async def open_agents(max_record_bytes: int = 1 << 20, max_frame_bytes: int = 4 << 20) -> AsyncIterator[AcpAgents]:
     limits = AcpLimits(max_record_bytes, max_frame_bytes)
-    agents = AcpAgents(environ=ENVIRON, bubblewrap=Bubblewrap(private=()), limits=lambda: limits, clock=Clock())
+    agents = AcpAgents(
+        environ=ENVIRON,
+        bubblewrap=Bubblewrap(private=()),
+        limits=lambda: limits,
+        clock=Clock(),
+        make_runtime=AcpRuntime,
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(agents.run)
         yield agents

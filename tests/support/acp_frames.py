@@ -16,7 +16,8 @@ from support.patience import PATIENCE_S
 from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig, RuntimeConfig
 from sessiond.model.question import QuestionAnswer, QuestionDraft
-from sessiond.runtimes.acp.runtime import AcpAgents, AcpLimits
+from sessiond.runtimes.acp.agents import AcpAgents, AcpLimits
+from sessiond.runtimes.acp.runtime import AcpRuntime
 from sessiond.runtimes.runtime import RunSpec
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -104,6 +105,7 @@ async def _converse(folder: Path, *options: str, cancels: bool = False, **fields
         environ={"PATH": os.environ["PATH"]},
         bubblewrap=Bubblewrap(private=()),
         limits=lambda: AcpLimits(1 << 20, 1 << 24),
+        make_runtime=AcpRuntime,
         clock=Clock(),
     )
     known = folder / "work" / "native.json"

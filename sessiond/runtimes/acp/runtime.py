@@ -1,35 +1,31 @@
-"""Agents that speak the Agent Client Protocol: warm processes, and turns in their sessions. Source: runs.md, "acp".
+"""The runtime of one agent that speaks the Agent Client Protocol: warm processes, and turns in their sessions.
 
-Knows the configuration of agents. Does not know queues, transcripts or time limits of runs.
+Knows the configuration of its agent. Does not know queues, transcripts or time limits of runs. Source: runs.md, "acp".
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import msgspec
 import trio
 
-from sessiond.clock import Clock
 from sessiond.config.agents import AgentConfig
 from sessiond.errors import SessiondError, Stopping
-from sessiond.runtimes import sandbox
+from sessiond.runtimes.acp.agents import AcpAgents, CannotAsk
 from sessiond.runtimes.acp.connection import AgentGone
 from sessiond.runtimes.acp.open_sessions import OpenSessions, RecordedLists
 from sessiond.runtimes.acp.process import AgentProcess, CannotServe, ProcessRules
-from sessiond.runtimes.acp.tool_server import TokenFolder, files_for_sandbox
+from sessiond.runtimes.acp.tool_server import TokenFolder
 from sessiond.runtimes.acp.turn import PromptTurn, TurnRules
-from sessiond.runtimes.exec import program_environment
-from sessiond.runtimes.launcher import CannotStart, ProgramCommand
-from sessiond.runtimes.mounts import SOCKET, NoSandbox
-from sessiond.runtimes.presets.acp import acp_command, acp_form, find_better_command
-from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Shortage, raise_shortage
+from sessiond.runtimes.launcher import CannotStart
+from sessiond.runtimes.mounts import NoSandbox
+from sessiond.runtimes.presets.acp import acp_form, find_better_command
+from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, Shortage
 
 # A process in a sandbox with the files of one run is of use to that session only.
 _IDLE_WITH_FILES_S = 60.0
-_WORKSPACE = re.compile(r"\{workspace\}")
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -40,94 +36,6 @@ class Surroundings(msgspec.Struct, frozen=True):
     sandboxed: bool
     attachments: str | None = None
     mount_path: str | None = None
-
-
-class AcpLimits(msgspec.Struct, frozen=True):
-    """The limits of `[limits]` that concern agents."""
-
-    max_record_bytes: int
-    max_frame_bytes: int
-
-
-class AcpAgents:
-    """All processes. `run` is a background task of the daemon, within which every process is a task."""
-
-    def __init__(
-        self,
-        *,
-        environ: Mapping[str, str],
-        bubblewrap: sandbox.Bubblewrap,
-        limits: Callable[[], AcpLimits],
-        clock: Clock,
-    ) -> None:
-        self._environ, self._bubblewrap, self.limits, self.clock = environ, bubblewrap, limits, clock
-        self._runtimes: dict[AgentConfig, AcpRuntime] = {}
-        self._nursery: trio.Nursery | None = None
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the processes until cancelled; then end them."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
-
-    def runtime(self, agent: AgentConfig) -> AcpRuntime:
-        """The runtime of an agent."""
-        if agent not in self._runtimes:
-            self._runtimes[agent] = AcpRuntime(self, agent)
-        return self._runtimes[agent]
-
-    def reconfigure(self, agents: Iterable[AgentConfig]) -> None:
-        """The configuration was loaded again: end the processes of agents that changed or are gone, once they rest."""
-        current = set(agents)
-        for agent in [one for one in self._runtimes if one not in current]:
-            self._runtimes.pop(agent).retire()
-
-    async def start(self, process: AgentProcess, tokens: TokenFolder) -> None:
-        """Start a process. CannotServe, CannotStart, Shortage; Stopping if the daemon stops."""
-        if self._nursery is None:
-            raise Stopping("the daemon is stopping")
-
-        async def run(*, task_status: trio.TaskStatus[None]) -> None:
-            try:
-                await process.run(task_status=task_status)
-            finally:
-                tokens.remove()
-
-        await self._nursery.start(run)
-
-    async def command(self, agent: AgentConfig, spec: RunSpec, tokens: TokenFolder, stack: ExitStack) -> ProgramCommand:
-        """How the process is started; in a sandbox where the run wants one. NoSandbox."""
-        fill = str(spec.workspace).replace("\\", "\\\\")
-        argv = [_WORKSPACE.sub(fill, word) for word in acp_command(agent.runtime)]
-        own = {name: _WORKSPACE.sub(fill, value) for name, value in agent.runtime.env.items()}
-        environ = sandbox.base_environment(self._environ) if spec.sandboxed else self._environ
-        env = program_environment(environ, own)
-        env.pop("SESSIOND_SESSION_KEY", None)
-        env["SESSIOND_SOCKET"] = str(SOCKET if spec.sandboxed else spec.socket)
-        # Only the tool server of a session has a token. Whatever else the agent starts is nobody, and never the owner,
-        # also where the agent passes on a part of its environment (`client/ancestry.py` finds these two).
-        env["SESSIOND_TOKEN_FILE"] = tokens.no_token(sandboxed=spec.sandboxed)
-        env["SESSIOND_RUN_ID"] = "acp"
-        fds: Mapping[int, int] = {}
-        if spec.sandboxed:
-            with raise_shortage("the sandbox cannot be made"):
-                missing = await self._bubblewrap.find_problem()
-                if missing is not None:
-                    raise NoSandbox(f"this run needs a sandbox, and there is none: {missing}")
-                config = msgspec.structs.replace(
-                    agent.sandbox, read_only=(*agent.sandbox.read_only, *files_for_sandbox())
-                )
-                shown = msgspec.structs.replace(spec, token_file=tokens.path, cwd=None)
-                box = stack.enter_context(self._bubblewrap.wrap(argv, shown, config, env["PATH"]))
-            argv, fds = list(box.argv), box.fds
-        return ProgramCommand(argv=tuple(argv), env=env, cwd=spec.workspace, inherited=fds)
-
-
-class CannotAsk(Exception):
-    """The agent cannot be started or asked. The message is for people."""
 
 
 class AcpRuntime:

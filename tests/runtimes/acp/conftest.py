@@ -10,7 +10,7 @@ import pytest
 from support.acp_conversation import Conversation, acp_agent, open_agents
 
 from sessiond.config.agents import AgentConfig
-from sessiond.runtimes.acp.runtime import AcpAgents
+from sessiond.runtimes.acp.agents import AcpAgents
 
 
 @pytest.fixture

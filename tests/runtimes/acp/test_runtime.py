@@ -20,7 +20,7 @@ from support.sampling import amount
 
 from sessiond.config.agents import AgentConfig, RuntimeConfig
 from sessiond.errors import StorageError
-from sessiond.runtimes.acp.runtime import CannotAsk
+from sessiond.runtimes.acp.agents import CannotAsk
 from sessiond.runtimes.runtime import RunOutcome
 
 # With the reason that is on record.
