@@ -1,0 +1,40 @@
+"""When what was added to a session is indexed."""
+
+from __future__ import annotations
+
+from sessiond.model.dialects import V3
+from sessiond.model.entry import Entry, FileFacts
+from sessiond.store.folder import Folder
+from sessiond.store.session import Session
+from sessiond.trigrams.coverage import REST_S, Coverage
+
+FOLDER = Folder("main", -1, dialect=V3)
+
+
+def short(number: int) -> Session:
+    facts = FileFacts(bytes=100, mtime_ns=1, inode=number + 1, folded_to=100)
+    key = f"agent:main:s{number}"
+    return Session(key=key, entry=Entry(session_id=f"s{number}", session_key=key, file=facts), folder=FOLDER)
+
+
+def test_what_was_found_within_one_second_is_indexed_together() -> None:
+    coverage = Coverage()
+    sessions = [short(number) for number in range(40)]
+    for number, session in enumerate(sessions):
+        coverage.note(session, 1000.0 + number / 20)  # two seconds in all
+    assert coverage.next_due == 1000 + REST_S
+    assert coverage.take(999.9 + REST_S) == []
+    assert [job.session for job in coverage.take(1000 + REST_S)] == sessions[:20]
+    assert coverage.next_due == 1001 + REST_S
+    assert [job.session for job in coverage.take(1001 + REST_S)] == sessions[20:]
+    assert coverage.next_due is None
+
+
+def test_what_is_changed_again_rests_again() -> None:
+    coverage = Coverage()
+    first, second = short(1), short(2)
+    coverage.note(first, 1000.0)
+    coverage.note(second, 1000.5)
+    coverage.note(first, 1030.0)
+    assert [job.session for job in coverage.take(1000 + REST_S)] == [second]
+    assert [job.session for job in coverage.take(1030 + REST_S)] == [first]
