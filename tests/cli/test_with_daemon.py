@@ -17,6 +17,7 @@ import pytest
 from support.fake_daemon import NO_ANSWER, FakeDaemon
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
+from support.sampling import pick, spread
 
 from sessiond.client import AttachedRun, Client, ClientError
 
@@ -40,7 +41,7 @@ CONFIG = """
 [[agents.list]]
 id = "main"
 default = true
-runtime = {{ type = "exec", command = ['{python}', '-I', '{agent}'], input = "text", output = "text" }}
+runtime = {{ type = "exec", command = ['{python}', '-IS', '{agent}'], input = "text", output = "text" }}
 subagents = {{ allowAgents = ["*"] }}
 
 [[agents.list]]
@@ -183,14 +184,17 @@ def test_output_that_cannot_be_written_is_reported_in_a_sentence(started: Daemon
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [
-        ("send main $'caf\\xe9'", r"'caf\xe9' is not UTF-8 text"),
-        ("create agent:main:x --label $'\\xff'", r"'\xff' is not UTF-8 text"),
-        ("history $'\\xff'", r"'\xff' is not UTF-8 text"),
-        ("watch $'\\xff'", r"'\xff' is not UTF-8 text"),
-        ("search $'a\\xff'", r"'a\xff' is not UTF-8 text"),
-        ('call chat.send \'{"sessionKey":"main","message":"\\ud800"}\'', "contains a lone surrogate"),
-    ],
+    spread(
+        [
+            ("send main $'caf\\xe9'", r"'caf\xe9' is not UTF-8 text"),
+            ("create agent:main:x --label $'\\xff'", r"'\xff' is not UTF-8 text"),
+            ("history $'\\xff'", r"'\xff' is not UTF-8 text"),
+            ("watch $'\\xff'", r"'\xff' is not UTF-8 text"),
+            ("search $'a\\xff'", r"'a\xff' is not UTF-8 text"),
+            ('call chat.send \'{"sessionKey":"main","message":"\\ud800"}\'', "contains a lone surrogate"),
+        ],
+        2,
+    ),
 )
 def test_arguments_that_are_not_utf8_are_refused_with_a_sentence(started: Daemon, line: str, said: str) -> None:
     command = ["bash", "-c", f"{sys.executable} -m sessiond {line}"]
@@ -225,7 +229,7 @@ def test_a_wait_survives_a_restart_and_reports_that_the_run_was_interrupted(star
 
 
 @pytest.mark.parametrize(
-    "words", [["watch", "--json"], ["watch", "main", "--json"], ["history", "main", "-f", "--json"]]
+    "words", pick([["watch", "--json"], ["watch", "main", "--json"], ["history", "main", "-f", "--json"]], __name__)
 )
 def test_following_survives_kill_9_and_misses_nothing(started: Daemon, words: list[str]) -> None:
     run(started, "send", "main", "zero")
@@ -271,12 +275,15 @@ def test_following_survives_kill_9_and_misses_nothing(started: Daemon, words: li
 
 @pytest.mark.parametrize(
     ("words", "failed", "aborted"),
-    [
-        (["watch", "main"], "run       failed (error", "run       ended (aborted"),
-        (["history", "main", "-f"], "run       failed: ", "run       was aborted"),
-        (["watch", "main", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
-        (["history", "main", "-f", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
-    ],
+    spread(
+        [
+            (["watch", "main"], "run       failed (error", "run       ended (aborted"),
+            (["history", "main", "-f"], "run       failed: ", "run       was aborted"),
+            (["watch", "main", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
+            (["history", "main", "-f", "--json"], '"phase":"error"', '"phase":"end","reason":"aborted"'),
+        ],
+        2,
+    ),
 )
 def test_following_a_session_shows_live_how_its_runs_end(
     started: Daemon, words: list[str], failed: str, aborted: str

@@ -1,4 +1,4 @@
-"""Twenty transcripts grow, are cut and replaced, while links, daemons and the server are killed: every copy is equal to
+"""Transcripts grow, are cut and replaced, while links, daemons and the server are killed: every copy is equal to
 its original by the byte.
 """
 
@@ -21,7 +21,7 @@ from support.sampling import amount
 pytestmark = pytest.mark.system
 
 EXPORT = {("lap", "mars"): 'export = [{agents = ["*"]}]'}
-FILES = 20
+FILES = amount(20, 8)
 
 
 class GrowingFiles:
@@ -76,7 +76,7 @@ def test_every_copy_is_equal_after_links_daemons_and_the_server_were_killed(
             (server.kill, server.start),
             (lambda: purge(server), lambda: None),
         ]
-        for _ in range(amount(25, 2)):
+        for _ in range(amount(25, 1)):
             for kill, bring_back in rng.sample(kills, len(kills)):
                 files.grow()
                 kill()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.budget_attacks import TimedDaemon
 from support.replicas import header, line, replica_path, write_replica
+from support.sampling import amount
 
 from sessiond.events.watch_backend import NameChanged, NameGone, WatchEvent
 from sessiond.model.dialects import DIALECTS
@@ -51,7 +52,7 @@ def check_steps(daemon: TimedDaemon) -> dict[str, Any]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("count", [1500, pytest.param(10_000, marks=pytest.mark.benchmark)])
+@pytest.mark.parametrize("count", [amount(1500, 300), pytest.param(10_000, marks=pytest.mark.benchmark)])
 def test_a_machine_with_thousands_of_sessions_is_shown_and_no_step_takes_long(tmp_path: Path, count: int) -> None:
     daemon = TimedDaemon(tmp_path).start(CONFIG)
     try:

@@ -15,7 +15,7 @@ import pytest
 from faults.faulty_daemons import FaultyDaemons
 from faults.operations import OPERATIONS, Operation
 from faults.sweep import prepare_sweep
-from support.sampling import amount
+from support.sampling import amount, spread
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +31,7 @@ def sample(chosen: random.Random, places: list[T], most: int) -> list[T]:
     return chosen.sample(places, min(most, len(places)))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+@pytest.mark.parametrize("operation", spread(OPERATIONS, 6), ids=lambda operation: operation.name)
 def test_every_promise_holds_after_any_disk_fault_kill_or_power_cut(
     daemons: FaultyDaemons, operation: Operation
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.lasting_connections import HttpJson
 from support.linked_machines import AGENTS, linked_config
 from support.real_daemon import Daemon, RpcFailure, Wire
+from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
@@ -65,7 +66,7 @@ def test_a_daemon_killed_anywhere_asks_again_and_says_everything_once(daemon: Da
     rng = random.Random(20)
     daemon.start(linked_config())
     sent: list[str] = []
-    for number in range(12):
+    for number in range(amount(12, 7)):
         run = daemon.call("chat.send", sessionKey="mars/main", message=f"m{number}", idempotencyKey=f"k{number}")
         sent.append(run["runId"])
         state = rng.choice(["waits", "asked", "answered", "over"])

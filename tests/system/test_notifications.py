@@ -21,7 +21,7 @@ from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
-KILLS = int(os.environ.get("SESSIOND_NOTIFY_KILLS", amount(1000, 3)))
+KILLS = int(os.environ.get("SESSIOND_NOTIFY_KILLS", amount(1000, 1)))
 # Of a life behind its start: most are short, so that the first deliveries are cut off, and some get through them all.
 MEAN_LIFE_S, LONGEST_LIFE_S = 0.2, 1.0
 AGENTS = """

@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
+from support.sampling import whole_only
 
 from sessiond.cli.frame import tree
 from sessiond.clock import iso_ms
@@ -142,6 +143,7 @@ def test_all_commands_of_the_page_work_in_one_shell(shell: Shell) -> None:
     assert not (shell.home / ".local" / "state" / "sessiond" / "run" / "sessiond.sock").exists()
 
 
+@whole_only("test_an_agent_asks_one_on_another_machine_and_spawns_one_with_a_file")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_two_machines_in_ten_lines(tmp_path: Path) -> None:
     """With a stand-in for ssh, and a port of its own for the server."""

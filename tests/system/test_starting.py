@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.real_daemon import Daemon
+from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +39,7 @@ def test_a_stop_at_any_moment_of_the_start_ends_the_daemon(daemon: Daemon) -> No
     daemon.start()
     daemon.call("sessions.create", key="agent:main:main")
     assert daemon.stop() == 0
-    for after_ms in range(12):
+    for after_ms in range(0, 12, amount(1, 4)):
         daemon.start(until_loaded=False)
         time.sleep(after_ms / 1000)
         assert daemon.stop() == 0, after_ms

@@ -163,7 +163,7 @@ def test_a_full_disk_refuses_appends_and_the_store_goes_on_when_there_is_room_ag
 
 
 def test_kills_at_any_moment_lose_nothing_acknowledged(tmp_path):
-    kills = amount(200, 20)
+    kills = amount(200, 8)
     done = subprocess.run(
         [sys.executable, str(STEPS), "kills", str(kills), str(tmp_path / "store")],
         stdout=subprocess.PIPE,

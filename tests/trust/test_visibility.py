@@ -233,7 +233,7 @@ async def close_at_the_end(opened: Any) -> None:
 SESSIONS = (("main", None), ("main", 0), ("other", 1), ("third", 2), ("main", None), ("other", None))
 
 
-@settings(max_examples=amount(50, 2), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(50, 1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=worlds())
 @example(
     # The tree contains children of other agents, and their children; the sandbox limits `all` to the tree.
@@ -288,7 +288,7 @@ def test_every_transport_shows_the_same_sessions(daemon: Daemon) -> None:
         claims = {"agentId": who.agent} if who.place is None else {"sessionKey": REAL.own_key(who)}
         minted = daemon.call("tokens.mint", scopes=["list", "read", "send"], sandboxed=who.sandboxed, **claims)
         seen = {key for place, key in enumerate(REAL.keys) if REAL.sees(who, place)}
-        for listener, transport in spread(LISTENERS_AND_TRANSPORTS, 5):
+        for listener, transport in spread(LISTENERS_AND_TRANSPORTS, 3):
             got = seen_by(LASTING_CONNECTIONS[transport](daemon, listener, minted["token"]), who)
             assert {name: keys for name, keys in got.items() if keys != seen} == {}, (listener, transport, who)
 
