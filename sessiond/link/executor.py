@@ -50,9 +50,8 @@ class PeerDoor(Protocol):
 
 
 class Executor:
-    """`configured` are the peers in the configuration, by name. `send(peer, id, body)` returns once
-    the server has the answer, and raises LinkError while that cannot be reached. `mask(text)` is the text
-    without secrets.
+    """`name` is that of this machine, `configured` are its peers. `send(peer, id, body)` returns once the server has
+    the answer, and raises LinkError while that cannot be reached. `mask(text)` is the text without secrets.
     """
 
     def __init__(
@@ -61,13 +60,15 @@ class Executor:
         owner: OwnerDoor,
         peers: PeerDoor,
         *,
+        name: str,
         configured: Mapping[str, PeerConfig],
         send: Callable[[str, str, bytes], Awaitable[object]],
         mask: Callable[[str], str],
         wall_ms: Callable[[], int],
     ) -> None:
         self._ledger, self._owner, self._peers = ledger, owner, peers
-        self._configured, self._send, self._mask, self._wall_ms = configured, send, mask, wall_ms
+        self._name, self._configured = name, configured
+        self._send, self._mask, self._wall_ms = send, mask, wall_ms
         self._tasks: asyncio.TaskGroup | None = None
         self._has_begun = asyncio.Event()
         self._slots: dict[str, asyncio.Semaphore] = {}
@@ -137,7 +138,7 @@ class Executor:
     def _refusal_of(self, peer: str, body: bytes) -> str | None:
         """Why nothing comes of a command, whatever the daemon says."""
         try:
-            return why_refused(self._configured.get(peer), decode_command(body))
+            return why_refused(self._name, peer, self._configured.get(peer), decode_command(body))
         except BadBody as error:
             return f"the command cannot be read: {error}"
 
@@ -177,7 +178,7 @@ class Executor:
         backoff = Backoff(0.5, MAX_DELAY_S)
         while True:
             peer = self._configured.get(entry.peer)
-            refusal = why_refused(peer, command)
+            refusal = why_refused(self._name, entry.peer, peer, command)
             if refusal is not None or peer is None:
                 await self._answer(entry, MachineAnswer(status="refused", error=refusal))
                 return
@@ -325,16 +326,20 @@ class Executor:
             await self._owner.call("chat.abort", sessionKey=entry.session_key, runId=entry.run_id)
 
 
-def why_refused(peer: PeerConfig | None, command: MachineCommand) -> str | None:
-    """Why the configuration here lets the peer do nothing of the kind; None where the daemon decides."""
+def why_refused(here: str, sender: str, peer: PeerConfig | None, command: MachineCommand) -> str | None:
+    """Why the configuration of this machine lets the sender do nothing of the kind; None where the daemon decides.
+
+    Read on the sender's machine, by people who may never have seen the configuration here.
+    """
     if peer is None:
-        return "this machine does not know yours any more"
+        return f"{here} does not know {sender} any more; who is to send there again has to be in its [[link.peers]]"
+    table = f'what has to be added on {here}, to the [[link.peers]] table with name = "{sender}", is for example'
     if command.method == "abort" and not (peer.send or peer.spawn):
-        return "your machine may do nothing here"
+        return f'{sender} may do nothing on {here}; {table}: send = ["agent:ops:*"]'
     if command.method == "send" and not peer.send:
-        return f"nobody on your machine may send to sessions here ([[link.peers]] {peer.name} has no `send`)"
+        return f'nobody on {sender} may send to sessions on {here}; {table}: send = ["agent:ops:*"]'
     if command.method == "spawn" and not peer.spawn:
-        return f"nobody on your machine may spawn agents here ([[link.peers]] {peer.name} has no `spawn`)"
+        return f'nobody on {sender} may spawn agents on {here}; {table}: spawn = ["ops"]'
     return None
 
 

@@ -143,6 +143,7 @@ class RunningLink:
             self._ledger,
             self._daemon,
             self._peer_calls,
+            name=self._envelopes.name,
             configured=self._peers,
             send=lambda peer, identity, body: self._send_parts(peer, "ans", identity, body),
             mask=self._mask,

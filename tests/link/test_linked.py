@@ -150,9 +150,9 @@ def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_serv
         end = lap.call("agent.wait", runId=spawned["runId"], timeoutMs=60_000)
         assert end["status"] == "error" and "mars: " in end["error"]
         refused = lap.send("moon/agent:ops:main", "hello")
-        assert "nobody on your machine may send to sessions here" in refused["error"]
+        assert "nobody on lap may send to sessions on moon" in refused["error"]
         refused = moon.send("mars/agent:ops:main", "hello")
-        assert "nobody on your machine may send to sessions here" in refused["error"]
+        assert "nobody on moon may send to sessions on mars" in refused["error"]
         keys = {row["key"] for row in mars.call("sessions_list", limit=100)["sessions"]}
         assert not any(key.startswith(("agent:main:", "agent:counter:")) for key in keys - {"main"}), keys
 
