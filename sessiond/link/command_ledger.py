@@ -1,7 +1,7 @@
 """The commands of peers on disk: what came, what became of it, and what was answered. One SQLite file.
 
-Synchronous, for one caller at a time. Knows no daemon and no server. A command is known by its peer and its id for as
-long as its answer is kept, so that one that comes again is answered and not executed again.
+Synchronous, for one caller at a time. Knows no daemon and no server. A command is known by its peer and its id, so that
+one that comes again is answered and not executed again. No call costs more with a longer history.
 """
 
 from __future__ import annotations
@@ -16,35 +16,23 @@ from typing import Literal
 import msgspec
 
 from sessiond.errors import ConfigError, StorageError
+from sessiond.link.ledger_tables import COUNT_ALL, SHORT_ANSWER_BYTES, TABLES, in_full
 
 NAME = "commands.db"
 # A sender that was off for longer asks for the answer in vain; its run would be executed a second time after this.
 KEPT_MS = 90 * 86_400_000
-# What one peer may have here unexecuted. Beyond that its commands stay on the server until there is room.
+# What one peer may have here that is not executed, or whose answer the server does not have yet.
 MAX_OPEN = 50_000
-# The bodies among these. One body is always taken, however long.
+# The bodies and answers among these. One body is always taken, however long.
 MAX_OPEN_BYTES = 64 * 1024 * 1024
+# The answers of one peer that were sent. The oldest become a sentence that says so; their commands are known as before.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# The commands of one peer that were answered. A sender asks again within minutes, and not after a million others.
+MAX_KEPT = 1_000_000
 # Parts of commands that are not complete. The oldest go first: whoever sent them sends them again.
 MAX_PART_BYTES = 64 * 1024 * 1024
 # What a part counts beside its bytes, which may be none: its row and its place in an index.
 PART_COST_BYTES = 4096
-
-_TABLES = """
-create table if not exists commands (
-    peer text not null, id text not null, state text not null, body blob, run_id text, session_key text,
-    tries integer not null default 0, reason text, answer blob, is_sent integer not null default 0,
-    at_ms integer not null, primary key (peer, id)
-) without rowid;
-create index if not exists open_commands on commands (state) where state in ('waiting', 'running');
-create index if not exists unsent_answers on commands (is_sent) where answer is not null and is_sent = 0;
-create table if not exists parts (
-    number integer primary key autoincrement, peer text not null, id text not null, part integer not null,
-    parts integer not null, data blob not null, unique (peer, id, part)
-);
-create table if not exists children (
-    peer text not null, local_key text not null, remote_key text not null, primary key (peer, local_key)
-) without rowid;
-"""
 
 State = Literal["waiting", "running", "answered", "dead"]
 
@@ -71,6 +59,11 @@ class NoRoom(Exception):
     """The peer has too much here that is not executed yet."""
 
 
+# With the number in the text, or the index of long answers would not be used.
+_FORGET_OLDEST = in_full(
+    "update commands set answer = ? where peer = ? and id = (select id from commands"
+    " where peer = ? and is_sent = 1 and length(answer) > {short} order by at_ms limit 1)"
+)
 _FIELDS = ", ".join(LedgerEntry.__struct_fields__)
 
 
@@ -85,7 +78,9 @@ class CommandLedger:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
-            self._db.executescript(_TABLES)
+            self._db.executescript(in_full(TABLES))
+            if not self._db.execute("pragma user_version").fetchone()[0]:
+                self._db.executescript(in_full(COUNT_ALL))
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"{path} cannot be opened: {error}; it has the commands of other machines. If it is damaged, move it"
@@ -109,12 +104,8 @@ class CommandLedger:
         with self._changing() as db:
             if self.find(peer, command_id) is not None:
                 return False
-            waiting = "select count(*) from commands where state in ('waiting', 'running') and peer = ?"
-            if db.execute(waiting, (peer,)).fetchone()[0] >= MAX_OPEN:
-                raise NoRoom
-            bodies = "select coalesce(sum(length(body)), 0) from commands where state = 'waiting' and peer = ?"
-            held = db.execute(bodies, (peer,)).fetchone()[0]
-            if held and held + len(body) > MAX_OPEN_BYTES:
+            count, held = _total(db, peer, is_sent=False)
+            if count >= MAX_OPEN or (held and held + len(body) > MAX_OPEN_BYTES):
                 raise NoRoom
             db.execute(
                 "insert into commands (peer, id, state, body, at_ms) values (?, ?, 'waiting', ?, ?)",
@@ -144,8 +135,8 @@ class CommandLedger:
         return b"".join(row[0] for row in held)
 
     def _drop_oldest_parts(self, db: sqlite3.Connection, peer: str) -> None:
-        held = f"select coalesce(sum(length(data) + {PART_COST_BYTES}), 0) from parts where peer = ?"  # noqa: S608
-        while db.execute(held, (peer,)).fetchone()[0] > MAX_PART_BYTES:
+        held = "select bytes + count * ? from part_totals where peer = ?"
+        while db.execute(held, (PART_COST_BYTES, peer)).fetchone()[0] > MAX_PART_BYTES:
             oldest = db.execute("select id from parts where peer = ? order by number limit 1", (peer,)).fetchone()[0]
             db.execute("delete from parts where peer = ? and id = ?", (peer, oldest))
 
@@ -178,10 +169,19 @@ class CommandLedger:
                 ("dead" if is_dead else "answered", answer, peer, command_id),
             )
 
-    def note_sent(self, peer: str, command_id: str) -> None:
-        """Note that the server has the answer."""
+    def note_sent(self, peer: str, command_id: str, forgotten: bytes) -> None:
+        """Note that the server has the answer. `forgotten` is what the peer's oldest become where all are too much."""
+        assert len(forgotten) <= SHORT_ANSWER_BYTES
         with self._changing() as db:
             db.execute("update commands set is_sent = 1 where peer = ? and id = ?", (peer, command_id))
+            while _total(db, peer, is_sent=True)[1] > MAX_ANSWER_BYTES:
+                db.execute(_FORGET_OLDEST, (forgotten, peer, peer))
+            while _total(db, peer, is_sent=True)[0] > MAX_KEPT:
+                db.execute(
+                    "delete from commands where peer = ? and id ="
+                    " (select id from commands where peer = ? and is_sent = 1 order by at_ms limit 1)",
+                    (peer, peer),
+                )
 
     def open_commands(self) -> list[LedgerEntry]:
         """The commands without an answer, in the order in which they came."""
@@ -199,7 +199,9 @@ class CommandLedger:
         """How many commands each peer has here in each state."""
         found: dict[str, dict[State, int]] = {}
         with _translate_errors():
-            rows = self._db.execute("select peer, state, count(*) from commands group by peer, state").fetchall()
+            rows = self._db.execute(
+                "select peer, state, sum(count) from totals group by peer, state having sum(count) > 0"
+            ).fetchall()
         for peer, state, count in rows:
             found.setdefault(peer, {})[state] = count
         return found
@@ -242,6 +244,15 @@ class CommandLedger:
                 with suppress(sqlite3.Error):  # SQLite has rolled back already
                     self._db.execute("rollback")
                 raise
+
+
+def _total(db: sqlite3.Connection, peer: str, *, is_sent: bool) -> tuple[int, int]:
+    """How many commands a peer has here whose answer was sent, or was not, and what counts of their bytes."""
+    found: tuple[int, int] = db.execute(
+        "select coalesce(sum(count), 0), coalesce(sum(bytes), 0) from totals where peer = ? and is_sent = ?",
+        (peer, is_sent),
+    ).fetchone()
+    return found
 
 
 @contextmanager

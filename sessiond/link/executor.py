@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -149,7 +150,7 @@ class Executor:
     async def _note_stopped(self, peer: str, command_id: str) -> None:
         refusal = encode(MachineAnswer(status="refused", error="it was stopped before it began"))
         await self._ledger.do(CommandLedger.answer, peer, command_id, refusal)
-        await self._ledger.do(CommandLedger.note_sent, peer, command_id)  # nobody waits for it
+        await self._ledger.do(CommandLedger.note_sent, peer, command_id, self._forgotten)  # nobody waits for it
 
     def note_event(self, event: Event) -> None:
         """Look at the runs of a session that has changed."""
@@ -314,9 +315,16 @@ class Executor:
                     break
                 except LinkError:
                     await asyncio.sleep(backoff.next_s())
-            await self._ledger.retry(CommandLedger.note_sent, peer, command_id)
+            await self._ledger.retry(CommandLedger.note_sent, peer, command_id, self._forgotten)
         finally:
             self._delivering.discard((peer, command_id))
+
+    @property
+    def _forgotten(self) -> bytes:
+        """What stands for an answer that is forgotten now."""
+        until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._wall_ms() / 1000))
+        said = f"{self._name} kept the answer until {until}, and does not carry it out again; see the session there"
+        return encode(MachineAnswer(status="error", error=said))
 
     async def _abort(self, entry: LedgerEntry) -> None:
         """Stop the run of a command whose sender was stopped; best effort."""

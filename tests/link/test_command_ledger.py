@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sessiond.errors import ConfigError
 from sessiond.link import command_ledger
 from sessiond.link.command_ledger import KEPT_MS, CommandLedger, LedgerEntry, NoRoom
+from sessiond.link.ledger_tables import COUNT_ALL, SHORT_ANSWER_BYTES, in_full
 
 PEER = "lap"
 
@@ -37,7 +43,7 @@ def test_what_is_open_and_unsent_is_there_after_a_restart(tmp_path: Path) -> Non
     assert first.begin(PEER, "runs", "run-1", "agent:ops:main")
     first.answer(PEER, "answered", b"reply")
     first.answer(PEER, "sent", b"reply")
-    first.note_sent(PEER, "sent")
+    first.note_sent(PEER, "sent", b"gone")
     first.close()
     second = CommandLedger(tmp_path)
     try:
@@ -93,7 +99,10 @@ def test_a_peer_may_have_so_much_open_and_no_more(ledger: CommandLedger, monkeyp
         ledger.accept(PEER, "r3", b"", 3)
     assert ledger.accept("mars", "r3", b"", 3), "another machine has room of its own"
     ledger.answer(PEER, "r1", b"done")
-    assert ledger.accept(PEER, "r3", b"", 4)
+    with pytest.raises(NoRoom):
+        ledger.accept(PEER, "r3", b"", 4)
+    ledger.note_sent(PEER, "r1", b"gone")
+    assert ledger.accept(PEER, "r3", b"", 5), "an answer that the server has takes no room"
 
 
 def test_parts_without_a_byte_have_a_limit_too(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +125,150 @@ def test_the_bodies_that_wait_for_their_runs_have_a_limit(
     found = ledger.find(PEER, "r1")
     assert found is not None and found.body is None, "a run that has begun needs none"
     assert ledger.accept(PEER, "r2", b"5", 2)
+    ledger.answer(PEER, "r1", bytes(SHORT_ANSWER_BYTES + 4))
+    with pytest.raises(NoRoom):
+        ledger.accept(PEER, "r3", b"6", 3)
+    ledger.note_sent(PEER, "r1", b"gone")
+    assert ledger.accept(PEER, "r3", b"6", 3), "nor does an answer that was sent"
+
+
+def keep_answer(ledger: CommandLedger, name: str, at_ms: int, length: int, peer: str = PEER) -> None:
+    assert ledger.accept(peer, name, b"", at_ms)
+    ledger.answer(peer, name, bytes(length))
+    ledger.note_sent(peer, name, b"gone")
+
+
+def answers_of(ledger: CommandLedger, *names: str) -> list[int | None]:
+    found = [ledger.find(PEER, name) for name in names]
+    return [None if one is None or one.answer is None else len(one.answer) for one in found]
+
+
+def test_the_answers_that_were_sent_have_a_limit_and_the_oldest_is_forgotten_and_its_command_known(
+    ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_ledger, "MAX_ANSWER_BYTES", 1000)
+    keep_answer(ledger, "short", 1, SHORT_ANSWER_BYTES)
+    for name, at_ms in (("second", 3), ("first", 2)):
+        keep_answer(ledger, name, at_ms, SHORT_ANSWER_BYTES + 400)
+    keep_answer(ledger, "other", 0, SHORT_ANSWER_BYTES + 1000, "mars")
+    keep_answer(ledger, "third", 4, SHORT_ANSWER_BYTES + 200)
+    assert answers_of(ledger, "short", "first", "second", "third") == [512, 912, 912, 712], "as much as is allowed"
+    keep_answer(ledger, "fourth", 5, SHORT_ANSWER_BYTES + 1)
+    assert answers_of(ledger, "short", "first", "second", "third", "fourth") == [512, 4, 912, 712, 513]
+    assert not ledger.accept(PEER, "first", b"again", 6), "it is not executed a second time"
+    keep_answer(ledger, "long", 7, SHORT_ANSWER_BYTES + 1000)
+    assert answers_of(ledger, "second", "third", "fourth", "long") == [4, 4, 4, 1512]
+    assert ledger.counts() == {PEER: {"answered": 6}, "mars": {"answered": 1}}
+    keep_answer(ledger, "longer", 8, SHORT_ANSWER_BYTES + 1001)
+    assert answers_of(ledger, "long", "longer") == [4, 4], "what is too long for all of them together is not kept"
+
+
+def test_the_commands_that_were_answered_have_a_limit(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_ledger, "MAX_KEPT", 2)
+    ledger.accept(PEER, "open", b"", 0)
+    for at_ms, name in enumerate(("first", "second")):
+        keep_answer(ledger, name, at_ms, 1)
+    assert answers_of(ledger, "first", "second") == [1, 1]
+    keep_answer(ledger, "third", 3, 1)
+    assert answers_of(ledger, "first", "second", "third") == [None, 1, 1]
+    assert ledger.counts() == {PEER: {"waiting": 1, "answered": 2}}
+
+
+def test_no_call_costs_more_with_a_longer_history(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured in steps of SQLite's machine; what grows with the depth of a tree may double."""
+    monkeypatch.setattr(command_ledger, "MAX_ANSWER_BYTES", 50)
+
+    def steps(number: int) -> list[int]:
+        done: list[int] = []
+
+        def measure(call: Callable[[], object]) -> None:
+            count = 0
+
+            def step() -> None:
+                nonlocal count
+                count += 1
+
+            ledger._db.set_progress_handler(step, 1)
+            call()
+            ledger._db.set_progress_handler(None, 1)
+            done.append(count)
+
+        name = f"measured {number}"
+        measure(ledger.counts)
+        measure(ledger.dead_letters)
+        measure(lambda: ledger.accept(PEER, name, b"", number))
+        measure(lambda: ledger.put_part(PEER, f"{name} in parts", 0, 2, b"x"))
+        measure(lambda: ledger.answer(PEER, name, bytes(SHORT_ANSWER_BYTES + 50)))
+        measure(lambda: ledger.note_sent(PEER, name, b"gone"))
+        return done
+
+    def fill(first: int, end: int) -> None:
+        for number in range(first, end):
+            keep_answer(ledger, f"r{number}", number, SHORT_ANSWER_BYTES + 50)
+            ledger.accept(PEER, f"open {number}", b"", number)
+            ledger.put_part(PEER, f"part {number}", 0, 2, b"")
+
+    ledger._db.execute("pragma synchronous = off")
+    fill(0, 10)
+    few = steps(10)
+    fill(11, 400)
+    many = steps(400)
+    assert all(late <= 2 * early for early, late in zip(few, many, strict=True)), (few, many)
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+TIMES = st.integers(0, 9)
+BODIES = st.integers(0, 700).map(bytes)
+STEPS = st.one_of(
+    st.tuples(st.just("accept"), NAMES, BODIES, TIMES),
+    st.tuples(st.just("put_part"), NAMES, st.integers(0, 2), st.just(3), BODIES),
+    st.tuples(st.just("begin"), NAMES, st.just("run"), st.just("key")),
+    st.tuples(st.just("note_try"), NAMES, st.just("why")),
+    st.tuples(st.just("answer"), NAMES, BODIES),
+    st.tuples(st.just("note_sent"), NAMES, st.just(b"gone")),
+    st.tuples(st.just("forget_old"), st.just(KEPT_MS + 5)),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([PEER, "mars"]), STEPS), max_size=40))
+@settings(max_examples=60)
+def test_the_totals_are_those_of_the_rows_after_whatever_was_done(done: list[tuple[str, tuple[Any, ...]]]) -> None:
+    limits = {"MAX_ANSWER_BYTES": 300, "MAX_KEPT": 2, "MAX_OPEN": 3, "MAX_OPEN_BYTES": 900, "MAX_PART_BYTES": 9000}
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patching:
+        for name, limit in limits.items():
+            patching.setattr(command_ledger, name, limit)
+        ledger = CommandLedger(Path(folder))
+        ledger._db.execute("pragma synchronous = off")
+        for peer, (method, *values) in done:
+            with suppress(NoRoom):
+                getattr(ledger, method)(*([] if method == "forget_old" else [peer]), *values)
+        assert totals_of(ledger) == counted_again(ledger)
+        ledger.close()
+
+
+def totals_of(ledger: CommandLedger) -> list[list[tuple[Any, ...]]]:
+    return [
+        ledger._db.execute("select * from totals where count > 0 order by 1, 2, 3").fetchall(),
+        ledger._db.execute("select * from part_totals where count > 0 order by 1").fetchall(),
+    ]
+
+
+def counted_again(ledger: CommandLedger) -> list[list[tuple[Any, ...]]]:
+    ledger._db.executescript(in_full(COUNT_ALL))
+    return totals_of(ledger)
+
+
+def test_what_was_there_before_totals_were_kept_is_counted_once(tmp_path: Path) -> None:
+    first = CommandLedger(tmp_path)
+    keep_answer(first, "r1", 1, 700)
+    first.put_part(PEER, "r2", 0, 2, b"abc")
+    kept = totals_of(first)
+    first._db.executescript("delete from totals; delete from part_totals; pragma user_version = 0")
+    first.close()
+    second = CommandLedger(tmp_path)
+    assert totals_of(second) == kept
+    assert kept == [[(PEER, "answered", 1, 1, 700 - SHORT_ANSWER_BYTES)], [(PEER, 1, 3)]]
+    second.close()
 
 
 def test_a_dead_letter_is_kept_with_its_reason_and_its_attempts(ledger: CommandLedger) -> None:
@@ -132,8 +285,8 @@ def test_only_answers_that_were_sent_long_ago_are_forgotten(ledger: CommandLedge
         ledger.accept(PEER, name, b"", at_ms)
     for name in ("old", "unsent", "edge"):
         ledger.answer(PEER, name, b"x")
-    ledger.note_sent(PEER, "old")
-    ledger.note_sent(PEER, "edge")
+    ledger.note_sent(PEER, "old", b"gone")
+    ledger.note_sent(PEER, "edge", b"gone")
     ledger.forget_old(KEPT_MS + 1)
     assert [name for name in ("old", "unsent", "open", "edge") if ledger.find(PEER, name)] == ["unsent", "open", "edge"]
 

@@ -3,99 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from support.link_stand_ins import StandInDaemon, StandInServer, lost, refusal, run_until, settle, until
+from support.command_executor import SEND, ExecutorWorld, run_world, take
+from support.link_stand_ins import lost, refusal, settle, until
 
-from sessiond.client.retry import Backoff
 from sessiond.config.link import PeerConfig
 from sessiond.link import executor as room
-from sessiond.link.command_ledger import KEPT_MS, CommandLedger
+from sessiond.link.command_ledger import CommandLedger
 from sessiond.link.command_wire import (
     CommandFile,
-    CommandOrigin,
     MachineAnswer,
     MachineCommand,
-    decode_answer,
-    encode,
-    split,
 )
-from sessiond.link.executor import Executor
-from sessiond.link.ledger_thread import LedgerThread
-
-LAP = PeerConfig(name="lap", key="k" * 16, send=("agent:ops:*",), spawn=("ops",))
-SEND = MachineCommand(
-    method="send", target="agent:ops:main", message="hello", origin=CommandOrigin("agent:main:main", None, 2)
-)
-
-
-class World:
-    def __init__(self, folder: Path, peer: PeerConfig | None = LAP) -> None:
-        self.folder, self.peer = folder, peer
-        self.daemon, self.server = StandInDaemon(), StandInServer()
-        self.changed = asyncio.Event()
-
-    @asynccontextmanager
-    async def executor(self) -> AsyncIterator[Executor]:
-        """An executor that runs on the ledger in the folder, until the block ends."""
-        ledger = LedgerThread(CommandLedger(self.folder), self.changed.set)
-        made = Executor(
-            ledger,
-            self.daemon,
-            self.daemon,
-            name="mars",
-            configured={} if self.peer is None else {"lap": self.peer},
-            send=self.server.send,
-            mask=lambda text: text.replace("sk-secret", "***"),
-            wall_ms=lambda: 1,
-        )
-        self.daemon.on_change = made.note_event
-        running = asyncio.create_task(made.run())
-        try:
-            yield made
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-            ledger.close()
-
-    async def answers(self, count: int) -> list[tuple[str, MachineAnswer]]:
-        await self.server.wait_for(count)
-        return [(identity, decode_answer(body)) for _, identity, body in self.server.kept]
-
-    async def accepted(self) -> None:
-        await self.daemon.accepted.wait()
-        self.daemon.accepted.clear()
 
 
 @pytest.fixture
-def in_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    """Run a body with a world whose pauses are short."""
-    monkeypatch.setattr(room, "Backoff", lambda first_s, max_s: Backoff(0.001, 0.002))
-
-    def run(body: Callable[[World], Awaitable[None]]) -> None:
-        async def made() -> None:
-            await body(World(tmp_path))
-
-        run_until(made)
-
-    return run
-
-
-async def take(executor: Executor, command: MachineCommand, command_id: str = "c1", peer: str = "lap") -> None:
-    parts = split(encode(command))
-    for number, part in enumerate(parts):
-        await executor.take(peer, command_id, number, len(parts), part)
+def in_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[ExecutorWorld], Awaitable[None]]], None]:
+    return partial(run_world, tmp_path, monkeypatch)
 
 
 def test_a_message_is_sent_as_the_peer_and_its_reply_answered_without_secrets(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, SEND)
             await world.accepted()
@@ -121,7 +58,7 @@ def test_a_message_is_sent_as_the_peer_and_its_reply_answered_without_secrets(in
 
 
 def test_a_command_that_comes_again_is_executed_once_and_answered_again(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, SEND)
             await take(executor, SEND)
@@ -137,7 +74,7 @@ def test_a_command_that_comes_again_is_executed_once_and_answered_again(in_world
 
 
 def test_a_spawn_takes_its_files_along_in_parts(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         files = (CommandFile("a.bin", bytes(600_000), "application/zip"), CommandFile("b", b"x"))
         async with world.executor() as executor:
             await take(
@@ -158,7 +95,7 @@ def test_a_spawn_takes_its_files_along_in_parts(in_world: Any) -> None:
 
 
 def test_what_was_taken_is_executed_and_answered_after_a_restart(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         world.daemon.is_open.clear()
         world.daemon.faults = [lost()]
         async with world.executor() as executor:
@@ -184,7 +121,7 @@ def test_what_was_taken_is_executed_and_answered_after_a_restart(in_world: Any) 
 
 @pytest.mark.parametrize("slug", ["forbidden", "not_found", "invalid_params", "limit_exceeded", "unsupported"])
 def test_a_refusal_of_the_daemon_is_the_answer(in_world: Any, slug: str) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         world.daemon.faults = [refusal(slug, "you may not")] * 2
         async with world.executor() as executor:
             await take(executor, SEND)
@@ -195,7 +132,7 @@ def test_a_refusal_of_the_daemon_is_the_answer(in_world: Any, slug: str) -> None
 
 
 def test_a_session_that_is_not_found_by_its_key_may_be_a_label(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         world.daemon.faults = [refusal("not_found")]
         async with world.executor() as executor:
             await take(executor, MachineCommand(method="send", target="night build", message="x"))
@@ -210,7 +147,7 @@ def test_errors_that_pass_are_tried_again_and_then_it_is_a_dead_letter(
 ) -> None:
     monkeypatch.setattr(room, "MAX_TRIES", 3)
 
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             world.daemon.faults = [refusal("storage"), refusal("overloaded", retryAfterMs=1)]
             await take(executor, SEND, "c1")
@@ -228,7 +165,7 @@ def test_errors_that_pass_are_tried_again_and_then_it_is_a_dead_letter(
 
 
 def test_a_chain_of_messages_that_is_too_long_is_not_tried_again(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         world.daemon.faults = [refusal("overloaded", "too long a chain", code="too_many_hops")]
         async with world.executor() as executor:
             await take(executor, SEND)
@@ -259,7 +196,7 @@ def test_a_chain_of_messages_that_is_too_long_is_not_tried_again(in_world: Any) 
 def test_what_no_rule_allows_never_reaches_the_daemon(
     in_world: Any, peer: PeerConfig | None, command: MachineCommand, sentence: str
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         world.peer = peer
         async with world.executor() as executor:
             await take(executor, command)
@@ -274,7 +211,7 @@ def test_what_no_rule_allows_never_reaches_the_daemon(
 
 
 def test_a_run_is_stopped_with_its_command_and_no_other_machine_can(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, SEND)
             await world.accepted()
@@ -289,7 +226,7 @@ def test_a_run_is_stopped_with_its_command_and_no_other_machine_can(in_world: An
 
 
 def test_a_command_that_was_stopped_before_it_came_is_not_executed(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, MachineCommand(method="abort"))
             await take(executor, SEND)
@@ -301,7 +238,7 @@ def test_a_command_that_was_stopped_before_it_came_is_not_executed(in_world: Any
 
 
 def test_bytes_that_are_no_command_are_refused(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await executor.take("lap", "c1", 0, 1, b"\xc1")
             answer = (await world.answers(1))[0][1]
@@ -311,7 +248,7 @@ def test_bytes_that_are_no_command_are_refused(in_world: Any) -> None:
 
 
 def test_runs_of_one_session_are_looked_at_until_one_still_runs(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             for name in ("c1", "c2", "c3"):
                 await take(executor, SEND, name)
@@ -329,7 +266,7 @@ def test_runs_of_one_session_are_looked_at_until_one_still_runs(in_world: Any) -
 
 
 def test_a_command_that_comes_a_thousand_times_is_one_answer_on_its_way(in_world: Any) -> None:
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, SEND)
             await world.accepted()
@@ -361,7 +298,7 @@ def test_a_command_that_no_line_to_the_daemon_holds_is_refused(in_world: Any, mo
     most = len(msgspec.json.encode(SEND))
     monkeypatch.setattr(room, "MAX_LINE_BYTES", most)
 
-    async def body(world: World) -> None:
+    async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, SEND)
             await world.accepted()
@@ -370,50 +307,5 @@ def test_a_command_that_no_line_to_the_daemon_holds_is_refused(in_world: Any, mo
             assert (identity, refused.status) == ("c2", "refused")
             assert refused.error == "the message with its files is longer than sessiond takes"
             assert len(world.daemon.asked) == 1
-
-    in_world(body)
-
-
-def test_what_was_answered_long_ago_is_removed_while_the_link_runs(
-    in_world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "FORGET_S", 0.001)
-
-    async def body(world: World) -> None:
-        async with world.executor() as executor:
-            await take(executor, SEND)  # it has begun
-            ledger = executor._ledger
-            await ledger.do(CommandLedger.accept, "lap", "old", b"", -KEPT_MS)
-            await ledger.do(CommandLedger.answer, "lap", "old", b"x")
-            await ledger.do(CommandLedger.note_sent, "lap", "old")
-            while await ledger.do(CommandLedger.find, "lap", "old") is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            assert await ledger.do(CommandLedger.find, "lap", "c1") is not None
-
-    in_world(body)
-
-
-def test_each_step_of_a_command_is_told_to_who_counts_them(in_world: Any) -> None:
-    """As `link status` does, which counts again only when it is told."""
-
-    async def body(world: World) -> None:
-        async with world.executor() as executor:
-            counted: list[dict[str, Any]] = []
-
-            async def count() -> None:
-                while True:
-                    await world.changed.wait()
-                    world.changed.clear()
-                    counted.append(await executor._ledger.do(CommandLedger.counts))
-
-            counting = asyncio.create_task(count())
-            await take(executor, SEND)
-            await world.accepted()
-            await until(lambda: counted[-1:] == [{"lap": {"running": 1}}])
-            world.daemon.end("c1", "agent:ops:main", status="ok", reply="hi")
-            await until(lambda: counted[-1:] == [{"lap": {"answered": 1}}])
-            await take(executor, MachineCommand(method="abort"), "c2")
-            await until(lambda: counted[-1:] == [{"lap": {"answered": 2}}])
-            counting.cancel()
 
     in_world(body)

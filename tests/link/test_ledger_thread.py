@@ -31,7 +31,7 @@ def test_every_write_is_told_and_no_reading(tmp_path: Path) -> None:
         assert await times() == 1
         await thread.do(CommandLedger.answer, "lap", "c1", b"answer")
         assert await times() == 1
-        await thread.retry(CommandLedger.note_sent, "lap", "c1")
+        await thread.retry(CommandLedger.note_sent, "lap", "c1", b"gone")
         assert await times() == 1
         await thread.do(CommandLedger.find, "lap", "c1")
         await thread.do(CommandLedger.counts)
