@@ -89,4 +89,5 @@ def check_one_end(daemon: FaultyDaemon, where: str) -> None:
 @pytest.mark.skipif(not WHOLE, reason="other questions at each step, with an agent behind: SESSIOND_TESTS=whole")
 def test_kill_9_at_any_step_between_question_and_answer_tells_the_agent_once(daemons: FaultyDaemons) -> None:
     counts = kill_at_every_call(daemons, CONFIG, ask_and_answer, check_one_end, 3)
-    assert counts["write"] >= 4 and counts["sync"] >= 4
+    # On a busy machine question and answer may be one commit.
+    assert counts["write"] >= 3 and counts["sync"] >= 3

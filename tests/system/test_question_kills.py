@@ -86,6 +86,6 @@ def check_one_end(daemon: FaultyDaemon, where: str) -> None:
 
 def test_kill_9_at_any_step_between_question_and_answer_grants_nothing_twice(daemons: FaultyDaemons) -> None:
     counts = kill_at_every_call(daemons, CONFIG, ask_and_answer, check_one_end, 2)
-    # The request and its start, the question, the answer, the reply with the end of the run.
-    assert counts["write"] >= 4
-    assert counts["sync"] >= 4
+    # The request and its start, the question, the answer, the reply with the end of the run: four commits as a rule. A
+    # question can be answered while the commit before it is under way, and is then written together with its answer.
+    assert counts["write"] >= 3 and counts["sync"] >= 3
