@@ -30,6 +30,8 @@ HISTORY_LIMIT = Range(1, 1000, 50)
 HISTORY_BYTES = Range(1, 16 << 20, 1 << 20)
 # A quarter of a MiB: one message between machines, and less than a millisecond of the event loop as base64.
 TRANSCRIPT_BYTES = Range(1, 256 << 10, 256 << 10)
+# The first lines of a transcript: who it is of, and how it begins.
+HEAD_BYTES = Range(1, 4096, 2048)
 SEARCH_LIMIT = Range(1, 200, 50)
 # A minute: whoever wants it sooner asks on.
 SEARCH_WITHIN_MS = Range(0, 60_000, 0)

@@ -48,6 +48,8 @@ def params_with(method: str, name: str, value: Any) -> Any:
     needed = {field.encode_name: "main" for field in described.fields if field.required}
     if method == "sessions.preview":
         needed["keys"] = ["main"]  # type: ignore[assignment]
+    if method == "sessions.heads":
+        needed["sessions"] = [{"sessionId": "main"}]  # type: ignore[assignment]
     if method in ("tokens.mint", "http.open"):
         needed["scopes"] = ["read"]  # type: ignore[assignment]
     given = decoder.convert({**needed, name: value})
@@ -84,7 +86,7 @@ def test_exactly_these_parameters_are_clamped() -> None:
             "sessions.usage until",
         ),
         *("sessions.preview limit", "sessions.preview maxChars", "agent.wait timeoutMs"),
-        "sessions.bytes maxBytes",
+        *("sessions.bytes maxBytes", "sessions.heads maxBytes"),
         *("sessions_send timeoutSeconds", "sessions_inbox wait", "tokens.mint ttlSeconds", "http.open ttlSeconds"),
     }
 

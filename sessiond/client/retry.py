@@ -33,6 +33,7 @@ _REPEATABLE = frozenset(
         "questions.list",
         "rpc.discover",
         "sessions.bytes",
+        "sessions.heads",
         "sessions_history",
         "sessions_inbox",
         "sessions_list",

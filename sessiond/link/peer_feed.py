@@ -17,19 +17,15 @@ from sessiond.client.retry import Backoff
 from sessiond.link.failures import BusError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
 from sessiond.link.peer_places import PeerPlaces
+from sessiond.link.peer_rows import PeerRows, ReadingHeads
 from sessiond.link.range_sender import RangeSender
 from sessiond.link.ranges import (
     ANSWER_BYTES,
-    HEAD_BYTES,
-    MAX_KEY_CHARS,
-    MAX_ROWS,
     OVERLAP_BYTES,
     RANGE_BYTES,
     CopyRequest,
     Promise,
     RangeFields,
-    RowFields,
-    RowsFields,
     RowsRequest,
 )
 from sessiond.link.sent_places import SentPlace
@@ -46,9 +42,6 @@ _MAX_REQUESTS = 1000
 _RENEW_AGAIN_S = 30.0
 # A range takes the daemon 1 to 3 ms. One that takes longer waited for others, who come first then.
 _BUSY_S, _MAX_PAUSE_S = 0.015, 0.2
-# Reads for rows that go on at once, and bytes of the rows of one message.
-_HEADS_AT_ONCE = 16
-_ROWS_BYTES = 700_000
 
 Reading = Callable[[str, str | None, int | None, int], Awaitable[FoundBytes]]
 
@@ -58,7 +51,9 @@ class _Withheld(Exception):
 
 
 class PeerFeed:
-    """`exports(facts)` says whether the peer gets the session. `read(session, cursor, at, most)` is `read_bytes`."""
+    """`exports(facts)` says whether the peer gets the session. `read(session, cursor, at, most)` is `read_bytes`,
+    and `read_heads` of that module.
+    """
 
     def __init__(
         self,
@@ -68,21 +63,30 @@ class PeerFeed:
         *,
         courier: RangeSender,
         read: Reading,
+        read_heads: ReadingHeads,
         exports: Callable[[SessionFacts], bool],
         wall_ms: Callable[[], int],
         overlap_bytes: int = OVERLAP_BYTES,
     ) -> None:
         self.peer = peer
         self._sessions, self._places, self._courier = sessions, places, courier
-        self._read, self._exports, self._wall_ms = read, exports, wall_ms
+        self._read, self._exports = read, exports
         self._overlap_bytes = overlap_bytes
         self._dirty: dict[str, None] = {}
-        self._rows: dict[str, bool] = {}  # session -> with its head
+        self._rows = PeerRows(
+            peer,
+            sessions,
+            places,
+            courier=courier,
+            read_heads=read_heads,
+            exports=exports,
+            mark=self.mark,
+            wall_ms=wall_ms,
+        )
         self._requests: dict[str, CopyRequest] = {}
         self._has_work, self._is_asked, self._retry = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._unsure: set[str] = set()  # published, perhaps: the peer may have more than is known
         self._renewed_at: dict[str, float] = {}
-        self._counter = 0
         self._told = ""
 
     # What others tell.
@@ -100,21 +104,21 @@ class PeerFeed:
             if not self._exports(facts):
                 continue
             if place is None or place.is_gone:
-                self._rows[session] = True
+                self._rows.want(session, head=True)
             elif place.seen != facts.cursor or not facts.cursor:
-                self._rows.setdefault(session, False)
+                self._rows.want(session)
                 self.mark(session)
         for session, place in places.items():
             facts_now = self._sessions.find(session)
             if not place.is_gone and (facts_now is None or not self._exports(facts_now)):
-                self._rows[session] = False
+                self._rows.want(session)
         self._has_work.set()
 
     def take_request(self, request: CopyRequest) -> Promise:
         facts = self._sessions.find(request.session)
         if facts is None or not self._exports(facts):
             if request.session in self._places.all:
-                self._rows[request.session] = False
+                self._rows.want(request.session)
                 self._has_work.set()
             return Promise(gone=True)
         if len(self._requests) >= _MAX_REQUESTS and request.session not in self._requests:
@@ -124,15 +128,14 @@ class PeerFeed:
         return Promise()
 
     def take_rows_request(self, request: RowsRequest) -> Promise:
-        # Higher than whatever the peer has seen, also where this machine's clock was set back.
-        self._counter = max(self._counter, request.counter)
+        self._rows.begin_after(request.counter)
         for session, facts in self._sessions.all.items():
             if self._exports(facts):
-                self._rows[session] = request.heads or self._rows.get(session, False)
+                self._rows.want(session, head=request.heads)
         for session in self._places.all:
             facts_now = self._sessions.find(session)
             if facts_now is None or not self._exports(facts_now):
-                self._rows[session] = False
+                self._rows.want(session)
         self._has_work.set()
         return Promise()
 
@@ -172,7 +175,7 @@ class PeerFeed:
 
     async def _publish_next(self) -> bool:
         if self._rows:
-            await self._publish_rows()
+            await self._rows.send_all()
             return True
         session = next(iter(self._dirty), None)
         if session is None:
@@ -209,7 +212,7 @@ class PeerFeed:
         if session in self._unsure:
             # What was not acknowledged may have arrived, and the transcript may be shorter by now.
             self._unsure.discard(session)
-            self._rows.setdefault(session, False)
+            self._rows.want(session)
         if found.to < found.size:
             self.mark(session)
         else:
@@ -241,7 +244,7 @@ class PeerFeed:
                 raise _Withheld from None
         facts = self._sessions.note_facts(session, found.label, found.cwd)
         if facts is None or not self._exports(facts):
-            self._rows[session] = False
+            self._rows.want(session)
             self._has_work.set()
             raise _Withheld
         self._places.anchor(session, place, found)
@@ -255,7 +258,7 @@ class PeerFeed:
         if facts is not None and self._exports(facts):
             return self._places.place_of(facts)
         if self._places.is_told(session):
-            self._rows[session] = False
+            self._rows.want(session)
             self._has_work.set()
         return None
 
@@ -324,70 +327,3 @@ class PeerFeed:
     async def _send_part(self, session: str, place: SentPlace, found: FoundBytes) -> None:
         await self._send("ask", session, place, found)
         self._places.advance(session, place, found)
-
-    # Rows.
-
-    async def _publish_rows(self) -> None:
-        """One message of them. Those that could not be sent are still due."""
-        chosen = dict(list(self._rows.items())[:MAX_ROWS])
-        for session in chosen:
-            del self._rows[session]
-        try:
-            await self._send_rows(chosen)
-        except BaseException:
-            self._rows = {**chosen, **self._rows}
-            raise
-
-    async def _send_rows(self, chosen: dict[str, bool]) -> None:
-        gate = asyncio.Semaphore(_HEADS_AT_ONCE)
-
-        async def make(session: str, with_head: bool) -> tuple[RowFields, bytes] | None:
-            async with gate:
-                return await self._make_row(session, with_head)
-
-        made = [one for one in await asyncio.gather(*(make(*one) for one in chosen.items())) if one is not None]
-        while made:
-            count, size = 0, 0
-            while count < len(made) and size < _ROWS_BYTES:
-                size += len(made[count][1]) + 500
-                count += 1
-            part, made = made[:count], made[count:]
-            self._counter = max(self._counter + 1, self._wall_ms())
-            fields = RowsFields(counter=self._counter, rows=tuple(row for row, _ in part))
-            await self._courier.send(self.peer, "row", "rows", fields, b"".join(head for _, head in part))
-            for row, _ in part:
-                if row.gone:
-                    self._places.end(row.session, row.generation)
-                    self.mark(row.session)  # it may be exported again by now
-
-    async def _make_row(self, session: str, with_head: bool) -> tuple[RowFields, bytes] | None:
-        """The row and the head; None where there is nothing to say."""
-        place = self._place(session)
-        if place is None:
-            known = self._places.find(session)
-            self._rows.pop(session, None)
-            if known is None:
-                return None
-            return RowFields(session=session, agent=known.agent, generation=known.generation, gone=True), b""
-        head, size = b"", place.to
-        if with_head:
-            try:
-                found = await self._read_for(session, place, 0, HEAD_BYTES)
-            except (OtherContent, _Withheld):
-                self.mark(session)
-                return None
-            head, size = found.data[: found.data.rfind(b"\n") + 1], found.size
-            self._places.advance(session, place, found)
-        facts = self._sessions.find(session)
-        if facts is None:
-            return None
-        row = RowFields(
-            session=session,
-            agent=place.agent,
-            generation=place.generation,
-            key=facts.key[:MAX_KEY_CHARS].encode("utf-8", "replace").decode(),
-            size=max(size, facts.size),
-            updated_at=facts.updated_at,
-            head=len(head),
-        )
-        return row, head

@@ -1,12 +1,17 @@
-"""Bytes of our own transcripts, as the daemon answers for them. Source: protocol.md, "Calls" (`sessions.bytes`)."""
+"""Bytes of our own transcripts, as the daemon answers for them. Source: protocol.md, "Calls" (`sessions.bytes`,
+`sessions.heads`).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from sessiond.client.errors import RpcError
 from sessiond.link.owner_door import OwnerDoor
-from sessiond.link.ranges import RANGE_BYTES
+from sessiond.link.ranges import HEAD_BYTES, RANGE_BYTES
 
 
 class FoundBytes(msgspec.Struct, frozen=True):
@@ -22,6 +27,21 @@ class FoundBytes(msgspec.Struct, frozen=True):
     @property
     def to(self) -> int:
         return self.begin + len(self.data)
+
+
+class _FoundHead(msgspec.Struct, frozen=True):
+    """How a transcript begins; only with the status `ok` there is more than it."""
+
+    status: Literal["ok", "missing", "stale", "busy"]
+    size: int = 0
+    cursor: str = ""
+    data: bytes = b""
+    label: str | None = None
+    cwd: str | None = None
+
+
+class _FoundHeads(msgspec.Struct, frozen=True):
+    heads: tuple[_FoundHead, ...]
 
 
 class OtherContent(Exception):
@@ -53,3 +73,20 @@ async def read_bytes(
             raise NoTranscript from None
         raise
     return found
+
+
+async def read_heads(
+    daemon: OwnerDoor, wanted: Sequence[tuple[str, str | None]]
+) -> list[FoundBytes | Literal["missing", "stale", "busy"]]:
+    """The first bytes of each session, if its cursor is valid or None, or why not. ClientError."""
+    asked = [
+        {"sessionId": session} if cursor is None else {"sessionId": session, "cursor": cursor}
+        for session, cursor in wanted
+    ]
+    found: _FoundHeads = await daemon.call(
+        "sessions.heads", {"sessions": asked, "maxBytes": HEAD_BYTES}, form=_FoundHeads
+    )
+    return [
+        FoundBytes(0, one.size, one.cursor, one.data, one.label, one.cwd) if one.status == "ok" else one.status
+        for one in found.heads
+    ]

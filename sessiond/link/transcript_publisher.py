@@ -28,7 +28,7 @@ from sessiond.link.ranges import OVERLAP_BYTES, SESSION, CopyRequest, Promise, R
 from sessiond.link.rules import is_exported
 from sessiond.link.sent_places import SentPlaces
 from sessiond.link.shares import SharesFile
-from sessiond.link.transcript_bytes import FoundBytes, read_bytes
+from sessiond.link.transcript_bytes import FoundBytes, read_bytes, read_heads
 
 log = structlog.get_logger("sessiond.link")
 
@@ -66,6 +66,7 @@ class TranscriptPublisher:
                 PeerPlaces(name, places, wall_ms, lambda: random.getrandbits(16)),
                 courier=courier,
                 read=self._read,
+                read_heads=lambda wanted: read_heads(daemon, wanted),
                 exports=lambda facts, peer=peer: self._exports(facts, peer),  # type: ignore[misc]
                 wall_ms=wall_ms,
                 overlap_bytes=overlap_bytes,

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Literal
 
 import msgspec
 
 from sessiond.errors import InvalidParams, StorageError
-from sessiond.model.entry import FileFacts
-from sessiond.store import folding
+from sessiond.store import dirfd, folding
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import stale_cursor_error
+from sessiond.store.folder import Folder
 from sessiond.store.store import SessionStore
 
 _SHAPE = re.compile(r"bytes:(0|[1-9][0-9]{0,17})-([0-9a-f]{24})")
 # So many bytes before a place are compared: one more page of memory costs nothing beside a range of many, and records
 # have their ids and times in them.
 CHECKED = 4096
+
+NotRead = Literal["stale", "busy"]
 
 
 class ByteRange(msgspec.Struct, frozen=True):
@@ -49,31 +53,9 @@ async def read_range(
     InvalidParams for a cursor before which the file is not what it was; StorageError where the file cannot be read, or
     was changed a moment ago.
     """
-    known, tag = _parse(cursor) if cursor is not None else (0, None)
-    facts = session.entry.file
-    begin = known if at is None else min(at, facts.folded_to)
-
-    def read(fd: int) -> ByteRange:
-        end = max(begin, min(facts.folded_to, begin + max_bytes))
-        first = max(0, begin - CHECKED)
-        # One read: what is compared and what is answered are of one moment.
-        found = os.pread(fd, end - first, first)
-        before = found[: begin - first]
-        if begin != known:
-            before = os.pread(fd, min(known, CHECKED), max(0, known - CHECKED))
-        if tag is not None and (len(found) < end - first or tag != place(known, before)):
-            raise stale_cursor_error("$.cursor")
-        if not folding.continues(fd, facts, os.fstat(fd)):
-            raise _Changed
-        checked = found[max(0, len(found) - CHECKED) :]
-        text = f"bytes:{end}-{place(end, checked)}"
-        return ByteRange(begin, end, max(end, facts.folded_to), text, found[begin - first :])
-
-    def place(offset: int, before: bytes) -> str:
-        return _tag(store, session.session_id, facts, offset, before)
-
+    plan = _Plan(store, session, cursor, max_bytes, at)
     try:
-        found: ByteRange = await store.read(session, read)
+        found: ByteRange = await store.read(session, plan.read)
         return found
     except _Changed:
         store.read_new(session)
@@ -84,9 +66,77 @@ async def read_range(
         ) from None
 
 
-def _tag(store: SessionStore, session_id: str, facts: FileFacts, offset: int, before: bytes) -> str:
-    seen = blake2b(before, digest_size=16).hexdigest()
-    return store.sign(f"bytes\0{session_id}\0{facts.inode}\0{facts.rewritten_at}\0{offset}\0{seen}")
+async def read_beginnings(
+    store: SessionStore, wanted: Sequence[tuple[Session, str | None]], max_bytes: int
+) -> list[ByteRange | NotRead]:
+    """At most the first `max_bytes` of each transcript, all read in one thread; `stale` for a cursor that is none, or
+    before which the file is not what it was, `busy` for a file that cannot be read just now.
+    """
+
+    def plan_for(session: Session, cursor: str | None) -> _Plan | None:
+        try:
+            return _Plan(store, session, cursor, max_bytes, 0)
+        except InvalidParams:
+            return None
+
+    plans = [(plan_for(*one), one[0].folder, one[0].file_name) for one in wanted]
+
+    def read(plan: _Plan | None, folder: Folder, name: str) -> ByteRange | NotRead:
+        if plan is None:
+            return "stale"
+        try:
+            with dirfd.closing(store.committer.files.retry_with_room(lambda: folder.open_file(name))) as fd:
+                return plan.read(fd)
+        except InvalidParams:
+            return "stale"
+        except _Changed:
+            return "busy" if plan.tag is None else "stale"
+        except OSError:
+            return "busy"
+
+    found: list[ByteRange | NotRead] = await store.run_sync(lambda: [read(*plan) for plan in plans])
+    for (session, _), one in zip(wanted, found, strict=True):
+        if isinstance(one, str):
+            store.read_new(session)
+    return found
+
+
+class _Plan:
+    """What to read of a transcript, as of now. `read` is for a thread: InvalidParams for a stale cursor, _Changed."""
+
+    __slots__ = ("_at", "_known", "_max_bytes", "_session_id", "_sign", "facts", "tag")
+
+    def __init__(
+        self, store: SessionStore, session: Session, cursor: str | None, max_bytes: int, at: int | None
+    ) -> None:
+        self._known = 0
+        self.tag: str | None = None
+        if cursor is not None:
+            self._known, self.tag = _parse(cursor)
+        self.facts, self._sign, self._session_id = session.entry.file, store.sign, session.session_id
+        self._at = self._known if at is None else min(at, self.facts.folded_to)
+        self._max_bytes = max_bytes
+
+    def read(self, fd: int) -> ByteRange:
+        begin, facts = self._at, self.facts
+        end = max(begin, min(facts.folded_to, begin + self._max_bytes))
+        first = max(0, begin - CHECKED)
+        # One read: what is compared and what is answered are of one moment.
+        found = os.pread(fd, end - first, first)
+        before = found[: begin - first]
+        if begin != self._known:
+            before = os.pread(fd, min(self._known, CHECKED), max(0, self._known - CHECKED))
+        if self.tag is not None and (len(found) < end - first or self.tag != self._place(self._known, before)):
+            raise stale_cursor_error("$.cursor")
+        if not folding.continues(fd, facts, os.fstat(fd)):
+            raise _Changed
+        checked = found[max(0, len(found) - CHECKED) :]
+        text = f"bytes:{end}-{self._place(end, checked)}"
+        return ByteRange(begin, end, max(end, facts.folded_to), text, found[begin - first :])
+
+    def _place(self, offset: int, before: bytes) -> str:
+        seen, facts = blake2b(before, digest_size=16).hexdigest(), self.facts
+        return self._sign(f"bytes\0{self._session_id}\0{facts.inode}\0{facts.rewritten_at}\0{offset}\0{seen}")
 
 
 def _parse(text: str) -> tuple[int, str]:

@@ -72,8 +72,21 @@ class Originals:
         await asyncio.sleep(0)  # whatever else goes on may come between a question and its answer
         if method == "sessions_list":
             return {"sessions": [self._row(session) for session in self.content], "hasMore": False}
-        session = given_params["sessionId"]
+        if method == "sessions.heads":
+            heads = [self._head(one, given_params["maxBytes"]) for one in given_params["sessions"]]
+            return msgspec.json.decode(msgspec.json.encode({"heads": heads}), type=more["form"])
         assert (method, more) == ("sessions.bytes", {"form": FoundBytes})
+        return self._bytes(given_params)
+
+    def _head(self, wanted: dict[str, Any], most: int) -> dict[str, Any]:
+        try:
+            found = self._bytes({**wanted, "at": 0, "maxBytes": most})
+        except RpcError as error:
+            return {"status": "missing" if error.slug == "not_found" else "stale"}
+        return {"status": "ok", "size": found.size, "cursor": found.cursor, "data": found.data}
+
+    def _bytes(self, given_params: dict[str, Any]) -> FoundBytes:
+        session = given_params["sessionId"]
         if session not in self.content:
             raise RpcError(-32002, "not_found", "no such session")
         content = self.content[session]

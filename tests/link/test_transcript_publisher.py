@@ -6,14 +6,21 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from support.patience import PATIENCE_S
 
 from sessiond.config.link import ExportRule, PeerConfig
+from sessiond.link.failures import BusError
+from sessiond.link.ranges import MAX_ROWS, RowsFields
 from sessiond.link.sent_places import SentPlaces
 from sessiond.link.shares import SharesFile
 from sessiond.link.transcript_publisher import TranscriptPublisher
+from sessiond.methods.sessions_heads import MAX_HEADS
 
 PEERS = {"mars": PeerConfig(name="mars", key="k" * 20, export=(ExportRule(agents=("ops",)),))}
+
+LINE = b'{"type":"session"}\n'
 
 
 class LateDaemon:
@@ -40,9 +47,92 @@ class LateDaemon:
         return {"sessions": [], "hasMore": False}
 
 
+class HeadsDaemon(LateDaemon):
+    """It has so many short sessions; `asked` is how many heads each call wanted. Any other reading is an error."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.asked: list[int] = []
+        self.arrive()
+
+    async def call(self, method: str, params: dict[str, Any] | None = None, /, **more: Any) -> Any:
+        assert params is not None
+        if method == "sessions_list":
+            self.lists += 1
+            begin = int(params.get("cursor", "0"))
+            end = min(begin + params["limit"], self.count)
+            rows = [self._row(number) for number in range(begin, end)]
+            return {"sessions": rows, "hasMore": end < self.count, "nextCursor": str(end)}
+        assert method == "sessions.heads", method
+        self.asked.append(len(params["sessions"]))
+        await asyncio.sleep(0)
+        head = {"status": "ok", "size": len(LINE), "cursor": "c", "data": LINE}
+        return msgspec.json.decode(msgspec.json.encode({"heads": [head] * len(params["sessions"])}), type=more["form"])
+
+    def _row(self, number: int) -> dict[str, Any]:
+        cursor = f"{len(LINE)}-1-x"
+        return {"key": f"agent:ops:{number}", "sessionId": f"s{number}", "source": "sessiond", "cursor": cursor}
+
+
+class KeepingCourier:
+    """Keeps the messages of rows; the next `refusals` of them do not arrive. `is_full` when all rows are there."""
+
+    def __init__(self, count: int, refusals: int = 0) -> None:
+        self.count, self.refusals = count, refusals
+        self.sent: list[tuple[RowsFields, bytes]] = []
+        self.is_full = asyncio.Event()
+
+    async def send(
+        self, peer: str, kind: Any, identity: str, fields: Any = None, payload: bytes = b"", **more: Any
+    ) -> bool:
+        assert (peer, kind, identity) == ("mars", "row", "rows")
+        await asyncio.sleep(0)
+        if self.refusals:
+            self.refusals -= 1
+            raise BusError("timeout", "no answer")
+        self.sent.append((fields, payload))
+        if len(self.sessions) >= self.count:
+            self.is_full.set()
+        return True
+
+    @property
+    def sessions(self) -> set[str]:
+        return {row.session for fields, _ in self.sent for row in fields.rows}
+
+
 class DeafCourier:
     async def send(self, *given: Any, **more: Any) -> bool:
         raise AssertionError(given)
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+def test_the_heads_of_many_sessions_take_a_question_for_each_message_of_rows(tmp_path: Path, refusals: int) -> None:
+    assert MAX_ROWS <= MAX_HEADS
+    count = 2 * MAX_ROWS + 1
+    daemon = HeadsDaemon(count)
+
+    async def start() -> KeepingCourier:
+        courier, places = KeepingCourier(count, refusals), SentPlaces(tmp_path)
+        publisher = TranscriptPublisher(
+            daemon, courier, places, SharesFile(tmp_path), PEERS, drop=lambda _: None, wall_ms=lambda: 1
+        )
+        publisher.greet()
+        running = asyncio.create_task(publisher.run())
+        await asyncio.wait_for(courier.is_full.wait(), PATIENCE_S)
+        running.cancel()
+        await asyncio.wait([running])
+        places.close()
+        return courier
+
+    courier = asyncio.run(start())
+    assert courier.sessions == {f"s{number}" for number in range(count)}
+    assert [len(fields.rows) for fields, _ in courier.sent] == [MAX_ROWS, MAX_ROWS, 1]
+    assert all(payload == LINE * len(fields.rows) for fields, payload in courier.sent)
+    counters = [fields.counter for fields, _ in courier.sent]
+    assert counters == sorted(set(counters))
+    if not refusals:
+        assert daemon.asked == [MAX_ROWS, MAX_ROWS, 1]
 
 
 def test_at_the_start_the_list_is_read_once(tmp_path: Path) -> None:

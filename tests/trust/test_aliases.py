@@ -74,6 +74,7 @@ CALLS: dict[str, list[dict[str, Any]]] = {
     ],
     "sessions.usage": [{"key": "ALIAS"}],
     "sessions.bytes": [{"sessionId": "ALIAS"}],
+    "sessions.heads": [{"sessions": [{"sessionId": "ALIAS"}]}],
     "chat.send": [{"sessionKey": "ALIAS", "message": "x"}],
     "chat.inject": [{"sessionKey": "ALIAS", "messages": [{"role": "user", "content": "x"}]}],
     "chat.abort": [{"sessionKey": "ALIAS"}],

@@ -60,7 +60,7 @@ WITHOUT_NAME = {
     *("sessions.subscribe", "sessions.unsubscribe", "agents.attach", "channels.attach", "run.event", "tokens.revoke"),
     *("http.open", "http.close"),
     # For the owner alone.
-    *("hooks.report", "hooks.ask", "hooks.list", "sessions.bytes", "machines.report"),
+    *("hooks.report", "hooks.ask", "hooks.list", "sessions.bytes", "sessions.heads", "machines.report"),
 }
 # `agents.ask` is for who lives the run. Ids of questions are random; test_questions_answer.py compares the words.
 BY_RUN = {"agent.wait", "agents.ask", "questions.answer"}

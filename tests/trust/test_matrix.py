@@ -70,6 +70,7 @@ ROWS: dict[str, Row] = {
     "sessions.create": Row(("admin",), {"key": OWN}),
     "machines.report": Row(("admin",), {"machine": "mars", "present": True}, lasting=True, narrowed=FORBIDDEN),
     "sessions.bytes": Row(("admin",), {"sessionId": "none"}, NOT_FOUND, narrowed=FORBIDDEN),
+    "sessions.heads": Row(("admin",), {"sessions": [{"sessionId": "none"}]}, narrowed=FORBIDDEN),
     "sessions.prune": Row(("admin",), {"olderThanMs": 10**13}),
     "sessions.import": Row(("admin",), {"path": "no absolute path"}, -32602, narrowed=FORBIDDEN),
     "sessions.patch": Row(("admin",), {"key": OWN, "label": None}),
