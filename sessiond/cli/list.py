@@ -8,7 +8,7 @@ from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.question_names import count_questions
-from sessiond.cli.frame.sources import HERE, SOURCE, here_if
+from sessiond.cli.frame.sources import HERE, MACHINE, SOURCE, here_if
 from sessiond.cli.terminal import output
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.output import as_json, lines
@@ -231,7 +231,7 @@ COMMAND = Command(
             choices=SESSION_KINDS,
         ),
         SOURCE,
-        Option("--machine", "Only those of this other machine.", metavar="NAME"),
+        MACHINE,
         HERE,
         Option("--active", "Only those with a message in the last MINUTES.", kind="count", metavar="MINUTES"),
         Option("--messages", f"The last N messages of each (at most {LIST_MESSAGES.most}).", kind="int", metavar="N"),

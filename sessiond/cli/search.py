@@ -8,7 +8,7 @@ from sessiond.cli.frame.command import SOCKET, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import connect, drop_absent
 from sessiond.cli.frame.failures import note
 from sessiond.cli.frame.progress import ProgressLine
-from sessiond.cli.frame.sources import HERE, SOURCE, here_if
+from sessiond.cli.frame.sources import HERE, MACHINE, SOURCE, here_if
 from sessiond.cli.terminal.escape import one_line
 from sessiond.cli.terminal.message import TOOL_ROLES
 from sessiond.cli.terminal.output import json_line, lines
@@ -67,6 +67,7 @@ def run(args: Args) -> int | None:
             "since": _moment_ms(args.since),
             "until": _moment_ms(args.until),
             "sources": list(args.source) or None,
+            "machine": args.machine,
             "cwd": here_if(args.here),
             "includeArchived": args.archived or None,
         }
@@ -134,6 +135,7 @@ COMMAND = Command(
         Option("--since", "Only what is younger than this, as 12h or 30d.", kind="duration", metavar="AGE"),
         Option("--until", "Only what is older than this, as 12h or 30d.", kind="duration", metavar="AGE"),
         SOURCE,
+        MACHINE,
         HERE,
         Option("--archived", "Archived sessions too; they are shown by their ids.", kind="flag"),
         Option("--limit -n", f"At most N matches ({SEARCH_LIMIT.default} unless given).", kind="count", metavar="N"),

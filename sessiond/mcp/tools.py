@@ -91,9 +91,10 @@ LISTED: list[Schema] = [
         "The sessions you may see, newest message first; `readOnly` ones are of other programs or machines. With a"
         " `visibility` other than `all` there may be more.",
         {
-            "search": _text("Only where key, title, label or name contains this."),
-            "agentId": _text("Only sessions of this agent."),
+            "search": _text("Key, title, label or name contains this."),
+            "agentId": _text("Only of this agent."),
             "sources": _SOURCES,
+            "machine": {"type": "string"},
             "cwd": _text("Only of work in this folder or below."),
             "activeMinutes": _whole("Only with a message in so many minutes.", _A_YEAR),
             "messageLimit": _whole("Show so many last messages of each.", LIST_MESSAGES),
@@ -134,12 +135,12 @@ LISTED: list[Schema] = [
         "Give a task to a sub-agent in a session of its own. Returns its key and `runId` (sessions_wait) at once; the"
         " result comes to your session too.",
         {
-            "task": _text("All that it needs to know: it does not see your conversation."),
+            "task": _text("All it needs: it does not see your conversation."),
             "label": {"type": "string"},
             "agentId": _text("Which agent (agents_list); your own unless given."),
             "runtime": {"enum": ["subagent", "acp"]},
             "resumeSessionId": _text("With acp: the agent's own session."),
-            "model": _text("Another model than the agent's usual one."),
+            "model": _text("Not the agent's usual one."),
             "runTimeoutSeconds": _seconds("End it after so long; 0 is never."),
             "cleanup": {"enum": ["keep", "delete"], "description": "What becomes of its session at the end."},
             "attachments": {"type": "array", "items": _ATTACHMENT},
@@ -157,6 +158,7 @@ LISTED: list[Schema] = [
             "sessionKey": _text("Only in this one."),
             "role": {"enum": ["user", "assistant", "toolResult"]},
             "sources": {name: value for name, value in _SOURCES.items() if name != "description"},
+            "machine": {"type": "string"},
             "cwd": {"type": "string"},
             "since": _MOMENT,
             "until": _MOMENT,

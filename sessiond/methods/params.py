@@ -101,6 +101,7 @@ IdempotencyKey = Annotated[
 ]
 AgentIdText = Annotated[str, check_by(check_agent_id, f"`{AGENT_ID.pattern}`", pattern=f"^{AGENT_ID.pattern}$")]
 MachineName = Annotated[str, check_by(check_machine, f"`{MACHINE_NAME.pattern}`", pattern=f"^{MACHINE_NAME.pattern}$")]
+OfMachine = Annotated[MachineName | None, says("Only sessions of this other machine.")]
 Line = Annotated[str, check_by(check_line, "printable, not blank", minLength=1, maxLength=MAX_LABEL_CHARS)]
 FolderName = Annotated[
     Annotated[str, check_by(check_folder, "an absolute path")] | None,

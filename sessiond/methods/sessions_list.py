@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sessiond.methods.params import FolderName, MachineName, Params, Result, SourceNames, clamp_to, says
+from sessiond.methods.params import FolderName, OfMachine, Params, Result, SourceNames, clamp_to, says
 from sessiond.methods.services import Context
 from sessiond.model.keys import canonical_key
 from sessiond.model.row import Row
@@ -47,7 +47,7 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     ] = None
     label: Annotated[str | None, says("Only sessions with this label.")] = None
     sources: SourceNames = None
-    machine: Annotated[MachineName | None, says("Only sessions of this other machine.")] = None
+    machine: OfMachine = None
     cwd: FolderName = None
     spawned_by: Annotated[str | None, says("Only the sub-agents of the session with this key.")] = None
     agent_id: Annotated[str | None, says("Only sessions of this agent.")] = None

@@ -10,9 +10,9 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from sessiond.methods.params import TIMES, FolderName, Params, Result, SourceNames, clamp_to, says
+from sessiond.methods.params import TIMES, FolderName, OfMachine, Params, Result, SourceNames, clamp_to, says
 from sessiond.methods.services import Context
-from sessiond.model.keys import is_listed
+from sessiond.model.keys import is_listed, machine_of
 from sessiond.policy.visibility import Sight
 from sessiond.ranges import SEARCH_LIMIT, SEARCH_WITHIN_MS
 from sessiond.rpc.method import Method
@@ -46,6 +46,7 @@ class SessionsSearchParams(Params, frozen=True, kw_only=True):
         Annotated[int, clamp_to(TIMES)] | None, says("Only messages up to this time, in milliseconds since 1970.")
     ] = None
     sources: SourceNames = None
+    machine: OfMachine = None
     cwd: FolderName = None
     include_archived: Annotated[bool, says("Whether to search archived sessions too.")] = False
     cursor: Annotated[
@@ -135,7 +136,7 @@ async def handle(ctx: Context, params: SessionsSearchParams) -> SessionsSearchRe
 def _describe(params: SessionsSearchParams) -> str:
     """What search it is: all that decides which messages are found, and in which order."""
     fields = (params.query, params.session_key, params.role, params.since, params.until, params.cwd)
-    described = (*fields, sorted(set(params.sources or ())), params.include_archived)
+    described = (*fields, sorted(set(params.sources or ())), params.include_archived, params.machine)
     return msgspec.json.encode(described).decode()
 
 
@@ -173,6 +174,8 @@ def _choose(sessions: list[Session], params: SessionsSearchParams) -> tuple[list
     if params.sources is not None:
         sources = frozenset[str](params.sources)
         sessions = [session for session in sessions if listing.source_of(session.key) in sources]
+    if params.machine is not None:
+        sessions = [session for session in sessions if machine_of(session.key) == params.machine]
     # As `session.is_whole` has it, without a call for each of thousands.
     entries = [session.entry for session in sessions]
     partial = sum([(facts := one.file).bytes < facts.folded_to for one in entries])

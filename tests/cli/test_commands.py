@@ -84,8 +84,11 @@ def test_sessions_are_chosen_by_program_and_folder(
     done = sessiond("search", "x", "--source", "pi", "--here", "--since", "2d", "--until", "1d", "--role", "user")
     asked = fake.asked("sessions_search")
     assert (asked["sources"], asked["cwd"], asked["role"]) == (["pi"], os.getcwd(), "user")
+    assert "machine" not in asked
     assert 86_390_000 < asked["until"] - asked["since"] < 86_410_000
     assert done.err.splitlines() == ["  nothing found", "  1 session not read whole yet: search again in a moment"]
+    assert sessiond("search", "x", "--machine", "mars").status == 0
+    assert fake.asked("sessions_search")["machine"] == "mars"
 
 
 def found(number: int, **more: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.foreign_daemon import daemon, home_of
 from support.foreign_sessions import key_of, pi_file, pi_line
+from support.replicas import ID, header, line, replica_path, write_replica
 
 from sessiond.clock import parse_iso_ms
 
@@ -33,6 +34,33 @@ async def test_only_chosen_sessions_are_searched(tmp_path: Path, params: dict[st
         await owner.call("chat.inject", sessionKey=await _main(owner), messages=[{"role": "user", "content": "needle"}])
         found = (await owner.call("sessions_search", query="NEEDLE", **params))["matches"]
         assert {match["sessionKey"] for match in found} == keys
+
+
+@pytest.mark.parametrize(
+    ("params", "keys"),
+    [
+        ({"machine": "mars"}, {"mars/agent:ops:main"}),
+        ({"machine": "venus"}, {"venus/agent:ops:main"}),
+        ({"machine": "pluto"}, set()),
+        ({"sources": ["machine"]}, {"mars/agent:ops:main", "venus/agent:ops:main"}),
+        ({"machine": "mars", "sources": ["sessiond"]}, set()),
+        ({"machine": "mars", "cwd": "/srv"}, {"mars/agent:ops:main"}),
+        ({"machine": "mars", "cwd": "/home"}, set()),
+    ],
+)
+async def test_only_sessions_of_the_machine_are_searched(
+    tmp_path: Path, params: dict[str, Any], keys: set[str]
+) -> None:
+    for machine in ("mars", "venus"):
+        path = replica_path(tmp_path / "store", ID.format(1), machine=machine)
+        write_replica(path, header(ID.format(1)), line(f"a needle on {machine}"))
+    async with daemon(tmp_path) as (_, owner):
+        await owner.call("sessions.create", key="main")
+        await owner.call("chat.inject", sessionKey="main", messages=[{"role": "user", "content": "needle"}])
+        found = (await owner.call("sessions_search", query="needle", **params))["matches"]
+        assert {match["sessionKey"] for match in found} == keys
+        refused = await owner.failure("sessions_search", query="needle", machine="no machine")
+        assert refused["data"]["field"] == "$.machine"
 
 
 async def _main(owner: Any) -> str:

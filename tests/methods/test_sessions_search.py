@@ -176,7 +176,7 @@ async def test_pages_go_on_where_the_one_before_ended(tmp_path: Path) -> None:
 
 OTHER_SEARCHES: list[dict[str, Any]] = [
     *({"query": "hell"}, {"role": "user"}, {"since": 5}, {"until": 2**42}, {"sources": ["sessiond"]}, {"cwd": "/"}),
-    *({"sessionKey": "main"}, {"includeArchived": True}),
+    *({"sessionKey": "main"}, {"includeArchived": True}, {"machine": "mars"}),
     *({"cursor": "x"}, {"cursor": ""}, {"cursor": "\u00e9."}, {"cursor": "5-1-0123456789ab"}),
 ]
 

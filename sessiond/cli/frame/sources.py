@@ -1,4 +1,4 @@
-"""The options that choose sessions by program and by folder. Standard library only."""
+"""The options that choose sessions by program, machine and folder. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SOURCE = Option(
     many=True,
     choices=SOURCE_WORDS,
 )
+MACHINE = Option("--machine", "Only those of this other machine.", metavar="NAME")
 HERE = Option("--here", "Only sessions that work in this folder or below it.", kind="flag")
 
 
