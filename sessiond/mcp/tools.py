@@ -97,7 +97,7 @@ LISTED: list[Schema] = [
             "machine": {"type": "string"},
             "cwd": _text("Only of work in this folder or below."),
             "activeMinutes": _whole("Only with a message in so many minutes.", _A_YEAR),
-            "messageLimit": _whole("Show so many last messages of each.", LIST_MESSAGES),
+            "messageLimit": _whole("Last messages of each to show.", LIST_MESSAGES),
             "limit": _limit(LIST_LIMIT),
             "cursor": _text(_CURSOR),
         },
@@ -121,7 +121,7 @@ LISTED: list[Schema] = [
         " `timeoutSeconds`. Status `timeout`: it works on; wait with sessions_wait and `runId`, do not send again."
         " Reason `inbox`: the receiver is an interactive program like you; its answer comes to your sessions_inbox.",
         {
-            "sessionKey": _text("To whom, as for sessions_history; or `label`."),
+            "sessionKey": _text("As for sessions_history; or `label`."),
             "label": {"type": "string"},
             "message": _text("The receiver does not see your conversation: say all it needs."),
             "timeoutSeconds": _seconds(f"{SEND_WAIT_S.default} unless given; 0 does not wait."),
