@@ -83,6 +83,10 @@ class JsonRpcWire:
             {"jsonrpc": "2.0", "id": self._next_id, "method": method, "params": params},
         )
 
+    def outgoing(self, line: bytes) -> bytes:
+        """How a message goes out that is a line as `notification`, `answer` and `refusal` make it."""
+        return line
+
     def feed(self, data: bytes) -> list[Incoming]:
         """The messages that `data` completes; what follows the last newline is kept for the next call."""
         head, newline, rest = data.rpartition(b"\n")
@@ -128,8 +132,13 @@ def decode(line: bytes) -> Incoming:
         message = json.loads(line)
     except (ValueError, RecursionError):
         raise ClientError(f"the daemon sent a line that is not JSON: {_quote_line(line)}") from None
+    return incoming_of(message)
+
+
+def incoming_of(message: Any) -> Incoming:
+    """What a decoded message of the daemon is. Raises ClientError where it is no JSON-RPC message."""
     if not isinstance(message, dict):
-        raise ClientError(f"the daemon sent a line that is no JSON-RPC message: {_quote_line(line)}")
+        raise ClientError(f"the daemon sent what is no JSON-RPC message: {quote(str(message)[:80])}")
     method = message.get("method")
     if isinstance(method, str):
         params = message.get("params")

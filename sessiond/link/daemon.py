@@ -55,14 +55,24 @@ def _parse(line: bytes) -> wire.Incoming:
     return wire.CallResponse(found.id, found.result, None)
 
 
+def json_wire() -> wire.JsonRpcWire:
+    """Lines of JSON, as most calls need them."""
+    return wire.JsonRpcWire(_parse)
+
+
 class DaemonLink(asyncio.Protocol):
     """One connection to the daemon. `caller` is what `initialize` returned, `lost` the error with which it ended."""
 
-    def __init__(self, handlers: Mapping[str, RequestHandler], on_event: Callable[[wire.Event], object]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, RequestHandler],
+        on_event: Callable[[wire.Event], object],
+        make_wire: Callable[[], wire.JsonRpcWire],
+    ) -> None:
         self.caller: Params = {}
         self.lost: ClientError | None = None
         self.ended = asyncio.Event()
-        self._wire = wire.JsonRpcWire(_parse)
+        self._wire = make_wire()
         self._handlers, self._on_event = handlers, on_event
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._running: dict[int | str, asyncio.Task[None]] = {}
@@ -72,13 +82,20 @@ class DaemonLink(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, path: str, hello: Params, handlers: Mapping[str, RequestHandler], on_event: Callable[[wire.Event], object]
+        cls,
+        path: str,
+        hello: Params,
+        handlers: Mapping[str, RequestHandler],
+        on_event: Callable[[wire.Event], object],
+        make_wire: Callable[[], wire.JsonRpcWire] = json_wire,
     ) -> DaemonLink:
         """A connection after `initialize`, which has CONNECT_TIMEOUT_S."""
         link: DaemonLink | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                made = asyncio.get_running_loop().create_unix_connection(lambda: cls(handlers, on_event), path)
+                made = asyncio.get_running_loop().create_unix_connection(
+                    lambda: cls(handlers, on_event, make_wire), path
+                )
                 _, link = await made
                 link.caller = (await link.call("initialize", hello)).get("caller") or {"scopes": []}
                 return link
@@ -121,7 +138,7 @@ class DaemonLink(asyncio.Protocol):
     def notify(self, method: str, params: Params | None = None, /, **more: Any) -> None:
         """Send a notification, which the daemon does not answer; nothing once the connection has ended."""
         if self.lost is None:
-            self._transport.write(wire.notification(method, {**(params or {}), **more}))
+            self._transport.write(self._wire.outgoing(wire.notification(method, {**(params or {}), **more})))
 
     async def answer_requests(self, body: Callable[[], Awaitable[object]]) -> None:
         """Answer the daemon's requests, each in a task of its own, while `body` runs; then cancel what is left."""
@@ -201,12 +218,14 @@ class DaemonLink(asyncio.Protocol):
             data = wire.refusal(request.id, RpcError(wire.INTERNAL, "internal", str(error)))
         finally:
             if self.lost is None:
-                self._transport.write(data)
+                self._transport.write(self._wire.outgoing(data))
 
 
 def _decode_result(method: str, result: Any, form: Any) -> Any:
     try:
-        return msgspec.json.decode(result, type=form) if isinstance(result, msgspec.Raw) else result
+        if isinstance(result, msgspec.Raw):
+            return msgspec.json.decode(result, type=form)
+        return result if form is Any else msgspec.convert(result, form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ConnectionLost(
             f"sessiond answered {method} with something unexpected; see that both are of one release"
@@ -218,7 +237,7 @@ class DaemonClient:
 
     `say` gets a sentence when the daemon is away, once, and one when it is back. `on_event` is called for every event,
     in their order; it must not block. The `on_connect` hooks run one after another on each new connection; one that
-    fails ends this connection, and the next one is tried after a pause.
+    fails ends this connection, and the next one is tried after a pause. `make_wire` is for each connection.
     """
 
     def __init__(
@@ -230,9 +249,10 @@ class DaemonClient:
         on_event: Callable[[wire.Event], object] = lambda _event: None,
         on_connect: Iterable[ConnectHook] = (),
         max_pause_s: float = MAX_PAUSE_S,
+        make_wire: Callable[[], wire.JsonRpcWire] = json_wire,
     ) -> None:
         self._handlers, self._on_connect = dict(handlers or {}), list(on_connect)
-        self._given_socket = socket
+        self._given_socket, self._make_wire = socket, make_wire
         self._say, self._on_event, self._max_pause_s = say, on_event, max_pause_s
         self._link: DaemonLink | None = None
         self._waiting_for_link: list[asyncio.Future[None]] = []
@@ -293,7 +313,7 @@ class DaemonClient:
     async def _open(self) -> DaemonLink:
         hello: Params = {"protocol": PROTOCOL, "client": {"name": "sessiond-link", "version": __version__}}
         path = locate.socket_path(self._given_socket)
-        return await DaemonLink.open(path, hello, self._handlers, self._on_event)
+        return await DaemonLink.open(path, hello, self._handlers, self._on_event, self._make_wire)
 
     async def _keep(self, link: DaemonLink, backoff: Backoff) -> None:
         async def serve() -> None:

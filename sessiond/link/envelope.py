@@ -81,13 +81,14 @@ class Envelopes:
     def pack(self, receiver: str, kind: AnyKind, identity: str, fields: object = None, payload: bytes = b"") -> bytes:
         """The message. `fields` is what msgspec writes as a JSON object. ValueError where it is too long to be sent."""
         head = _head(self.name, receiver, kind, sealed=self._encrypt)
-        content = _content(identity, fields, payload)
+        parts = [head, _content_head(identity, fields), payload]
         if self._encrypt:
-            content = self._seal(self._peers[receiver], head, content)
-        whole = head + content
-        if len(whole) + _SIGNATURE_BYTES > MAX_MESSAGE_BYTES:
-            raise ValueError(f"a message of {len(whole)} bytes cannot be sent: {MAX_MESSAGE_BYTES} are the most")
-        return whole + self._identity.sign(_digest(whole))
+            parts = [head, self._seal(self._peers[receiver], head, b"".join(parts[1:]))]
+        size = sum(map(len, parts)) + _SIGNATURE_BYTES
+        if size > MAX_MESSAGE_BYTES:
+            raise ValueError(f"a message of {size} bytes cannot be sent: {MAX_MESSAGE_BYTES} are the most")
+        # Joined once: a range is long.
+        return b"".join((*parts, self._identity.sign(_digest(*parts))))
 
     def open_at(self, address: Address, data: bytes) -> PeerMessage | Refused:
         """What was found under a subject of the stream: it has to be what the subject says, by its own account."""
@@ -110,15 +111,16 @@ class Envelopes:
             return Refused("sender", f"it says that it is from {claimed}")
         if found != kind:
             return Refused("kind", f"it is of the kind {found}")
-        whole = data[:-_SIGNATURE_BYTES]
+        whole = memoryview(data)[:-_SIGNATURE_BYTES]
         if not peer.has_signed(data[-_SIGNATURE_BYTES:], _digest(whole)):
             return Refused("signature", f"it was not signed by {claimed}, or changed on the way")
-        content: bytes | None = whole[start:]
+        content: memoryview = whole[start:]
         if is_sealed:
-            content = self._unseal(peer, whole[:start], whole[start:])
-            if content is None:
+            opened = self._unseal(peer, data[:start], bytes(content))
+            if opened is None:
                 return Refused("seal", f"{claimed} has sealed it with another key than this machine's")
-        parts = _parse_content(content or b"")
+            content = memoryview(opened)
+        parts = _parse_content(content)
         if parts is None:
             return Refused("content", f"what {claimed} has signed is no content of a message")
         identity, fields, payload = parts
@@ -180,31 +182,37 @@ def _parse_head(data: bytes) -> tuple[tuple[str, str, str], bool, int] | str:
     return (sender, receiver, kind), data[1] == _SEALED, at
 
 
-def _content(identity: str, fields: object, payload: bytes) -> bytes:
+def _content_head(identity: str, fields: object) -> bytes:
+    """The content without its payload."""
     name = identity.encode()
     if len(name) > MAX_ID_BYTES:
         raise ValueError(f"an id of {len(name)} bytes cannot be sent: {MAX_ID_BYTES} are the most")
     encoded = b"{}" if fields is None else msgspec.json.encode(fields)
-    return bytes((len(name),)) + name + struct.pack(">I", len(encoded)) + encoded + payload
+    return b"".join((bytes((len(name),)), name, struct.pack(">I", len(encoded)), encoded))
 
 
-def _parse_content(content: bytes) -> tuple[str, bytes, bytes] | None:
+def _parse_content(content: memoryview) -> tuple[str, bytes, bytes] | None:
     """Id, fields and payload; None where there are none."""
     try:
         length = content[0]
-        name = content[1 : 1 + length].decode()
+        name = bytes(content[1 : 1 + length]).decode()
         at = 1 + length + 4
         (size,) = struct.unpack(">I", content[1 + length : at])
     except (IndexError, UnicodeDecodeError, struct.error):
         return None
     if at + size > len(content):
         return None
-    return name, content[at : at + size], content[at + size :]
+    return name, bytes(content[at : at + size]), bytes(content[at + size :])
 
 
-def _digest(whole: bytes) -> bytes:
-    """What is signed. The digest, because Ed25519 goes twice over what it signs, by a slower hash."""
-    return _SIGNED + hashlib.sha256(whole).digest()
+def _digest(*parts: bytes | memoryview) -> bytes:
+    """What is signed of the parts, one behind the other. The digest, because Ed25519 goes twice over what it signs, by
+    a slower hash.
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return _SIGNED + found.digest()
 
 
 def _seal_key(shared: bytes, once: bytes, receiver: bytes) -> bytes:

@@ -35,7 +35,7 @@ from sessiond.link.transcript_bytes import FoundBytes, NoTranscript, OtherConten
 log = structlog.get_logger("sessiond.link")
 
 # What is further behind is not sent unasked: a machine that needs it asks, when it is there and has room.
-_MOST_BEHIND = 4 * RANGE_BYTES
+_MOST_BEHIND = 1 << 20
 _LAST_PIECE = 64 << 10
 _MAX_REQUESTS = 1000
 # A copy that differs gets a new generation, but not again and again.

@@ -14,8 +14,8 @@ import msgspec
 
 from sessiond.model.keys import AGENT_ID
 
-# The largest range. One message carries it, and each costs the daemon little.
-RANGE_BYTES = 256 << 10
+# The largest range. One message carries it, and each costs the daemon little; a server holds 64 of them at most.
+RANGE_BYTES = 512 << 10
 # A range begins so much earlier than it has to: a copy that has other bytes there, which were sent before the original
 # was changed, and the range that would have shown it lost, must not grow.
 OVERLAP_BYTES = 1024

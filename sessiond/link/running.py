@@ -17,6 +17,7 @@ from sessiond.client.wire import DaemonRequest, Event
 from sessiond.config.settings import Config
 from sessiond.errors import StorageError
 from sessiond.link.bus import Arrival, Bus, BusState, open_bus
+from sessiond.link.cbor_wire import CborWire
 from sessiond.link.command_ledger import CommandLedger, NoRoom
 from sessiond.link.command_wire import PART_BYTES, CommandFile, PartOf, split
 from sessiond.link.commands import Commands
@@ -90,6 +91,8 @@ class RunningLink:
             on_event=self._take_event,
             on_connect=(self._greet_daemon,),
         )
+        # What it says of a daemon that is away, the other one says too.
+        self._byte_door = DaemonClient(socket, say=lambda _sentence: None, make_wire=CborWire)
         self._peer_calls = PeerCalls(socket, self._daemon.call)
         self._copies = CopyStates(store)
         self._places = SentPlaces(store)
@@ -112,7 +115,14 @@ class RunningLink:
         try:
             async with open_bus(self._settings, self._note_bus) as bus, asyncio.TaskGroup() as tasks:
                 self._build(bus)
-                for part in (self._daemon, self._executor, self._presence, self._publisher, self._reader):
+                for part in (
+                    self._daemon,
+                    self._byte_door,
+                    self._executor,
+                    self._presence,
+                    self._publisher,
+                    self._reader,
+                ):
                     tasks.create_task(part.run())
                 tasks.create_task(self._keep_status())
         finally:
@@ -155,6 +165,7 @@ class RunningLink:
             self._places,
             SharesFile(self._store),
             self._peers,
+            byte_door=self._byte_door,
             drop=self._courier.drop,
             wall_ms=wall_ms,
         )

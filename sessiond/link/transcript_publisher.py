@@ -40,7 +40,8 @@ _STORE_S = 0.05
 
 class TranscriptPublisher:
     """`greet` is for each new connection to the daemon, which is subscribed to all sessions; `note_event` gets all
-    events. `drop` counts what peers asked and cannot be read.
+    events. `byte_door` is the daemon over a connection on which bytes are bytes. `drop` counts what peers asked and
+    cannot be read.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class TranscriptPublisher:
         shares: SharesFile,
         peers: Mapping[str, PeerConfig],
         *,
+        byte_door: OwnerDoor,
         drop: Callable[[Refused], object],
         wall_ms: Callable[[], int],
         overlap_bytes: int = OVERLAP_BYTES,
     ) -> None:
-        self._daemon, self._places, self._shares, self._drop = daemon, places, shares, drop
+        self._daemon, self._byte_door, self._drop = daemon, byte_door, drop
+        self._places, self._shares = places, shares
         self._sessions = OwnSessions(daemon, self._mark)
         self._listed = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "positions")
@@ -172,7 +175,7 @@ class TranscriptPublisher:
         return is_exported(facts.row, peer, self._shares.peers_of(facts.key), self._feeds.keys())
 
     async def _read(self, session: str, cursor: str | None, at: int | None, most: int) -> FoundBytes:
-        return await read_bytes(self._daemon, session, cursor, at, most)
+        return await read_bytes(self._byte_door, session, cursor, at, most)
 
     async def _keep_places(self) -> None:
         while True:

@@ -42,7 +42,7 @@ class SessionsBytesResult(Result, frozen=True, kw_only=True, omit_defaults=False
         msgspec.UNSET
     )
     cursor: Annotated[str, says("The place behind them.")]
-    data: Annotated[bytes, says("The bytes, in base64.")]
+    data: Annotated[bytes, says("The bytes, in base64; in CBOR a byte string.")]
 
 
 async def handle(ctx: Context, params: SessionsBytesParams) -> SessionsBytesResult:

@@ -16,7 +16,9 @@ from sessiond.rpc.messages import RequestId, encode_result
 
 # Copying or sending PIECE_BYTES takes 0.1 ms, and so does encoding them. Transcoding ENCODE_BYTES to CBOR takes 1 ms.
 PIECE_BYTES, ENCODE_BYTES = 64 * 1024, 16 * 1024
-# A placeholder for each list while the text around it is encoded. It is random, so that no content can contain it.
+# Three bytes are four characters of base64: pieces that are a multiple of three need no padding.
+_BASE64_BYTES = 48 * 1024
+# A placeholder for each long field while the text around it is encoded. It is random: no content can contain it.
 _MARK = secrets.token_hex(16)
 _MARK_JSON = f'"{_MARK}"'.encode()
 
@@ -26,33 +28,76 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EncodedList:
-    """A list as JSON text without its brackets, in `pieces`: (number of items, their text with commas in between)."""
+    """A list in `pieces`: (number of items, their JSON text with commas in between, without brackets)."""
 
     __slots__ = ("pieces",)
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, Piece]] = []
 
+    @property
+    def size(self) -> int:
+        """The length of its JSON."""
+        return 1 + sum(len(piece) + 1 for _, piece in self.pieces)
+
+    def json(self) -> Iterator[Piece]:
+        for place, (_, piece) in enumerate(self.pieces):
+            yield b"," if place else b"["
+            yield piece
+        yield b"]"
+
+    def cbor(self) -> Iterator[Piece]:
+        import cbor2
+
+        yield cbor_head(0x80, sum(count for count, _ in self.pieces))
+        for count, piece in self.pieces:
+            if count == 1:
+                yield from cbor_pieces(piece)
+            else:
+                values = cbor2.dumps(msgspec.json.decode(b"".join((b"[", piece, b"]"))))
+                yield values[len(cbor_head(0x80, count)) :]
+
+
+class EncodedBytes:
+    """A byte string: base64 in JSON, and itself in CBOR."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    @property
+    def size(self) -> int:
+        """The length of its JSON."""
+        return 2 + 4 * ((len(self.data) + 2) // 3)
+
+    def json(self) -> Iterator[Piece]:
+        view = memoryview(self.data)
+        yield b'"'
+        for start in range(0, len(view), _BASE64_BYTES):
+            yield memoryview(_encode(view[start : start + _BASE64_BYTES]))[1:-1]
+        yield b'"'
+
+    def cbor(self) -> Iterator[Piece]:
+        yield cbor_head(0x40, len(self.data))
+        yield self.data
+
 
 class AnswerText:
-    """The JSON text of one answer: the text `around` the `lists` (one piece more than lists). `size` is in bytes."""
+    """One answer: the JSON text `around` the long `fields` (one piece more than fields). `size` is that of its JSON."""
 
-    __slots__ = ("around", "lists", "size")
+    __slots__ = ("around", "fields", "size")
 
-    def __init__(self, around: list[bytes], lists: list[EncodedList]) -> None:
-        self.around, self.lists = around, lists
-        self.size = sum(map(len, around))
-        for items in lists:
-            self.size += 1 + sum(len(piece) + 1 for _, piece in items.pieces)
+    def __init__(self, around: list[bytes], fields: list[EncodedList | EncodedBytes]) -> None:
+        self.around, self.fields = around, fields
+        self.size = sum(map(len, around)) + sum(field.size for field in fields)
 
     def json(self) -> Iterator[Piece]:
         """The whole text, in order."""
         yield self.around[0]
-        for items, after in zip(self.lists, self.around[1:], strict=True):
-            for place, (_, piece) in enumerate(items.pieces):
-                yield b"," if place else b"["
-                yield piece
-            yield b"]" + after
+        for field, after in zip(self.fields, self.around[1:], strict=True):
+            yield from field.json()
+            yield after
 
     def cbor(self) -> Iterator[Piece]:
         """The same answer in CBOR."""
@@ -61,14 +106,8 @@ class AnswerText:
         skeleton = cbor2.dumps(msgspec.json.decode(_MARK_JSON.join(self.around)))
         first, *rest = skeleton.split(cbor2.dumps(_MARK))
         yield first
-        for items, after in zip(self.lists, rest, strict=True):
-            yield cbor_head(0x80, sum(count for count, _ in items.pieces))
-            for count, piece in items.pieces:
-                if count == 1:
-                    yield from cbor_pieces(piece)
-                else:
-                    values = cbor2.dumps(msgspec.json.decode(b"".join((b"[", piece, b"]"))))
-                    yield values[len(cbor_head(0x80, count)) :]
+        for field, after in zip(self.fields, rest, strict=True):
+            yield from field.cbor()
             yield after
 
 
@@ -91,25 +130,27 @@ def frame_pieces(answer: Answer, codec: Codec) -> Iterator[Piece]:
 
 
 async def encode_in_pieces(request_id: RequestId, result: Any, turn: Turn) -> bytes | AnswerText:
-    """As `encode_result`, for a struct with long lists. Awaits `turn` between the pieces, so that other tasks run."""
-    names = [
-        name
-        for name in getattr(result, "__struct_fields__", ())
-        if isinstance(value := getattr(result, name), list) and value
-    ]
-    if not names:
-        return encode_result(request_id, result)
-    lists = [EncodedList() for _ in names]
+    """As `encode_result`, for a struct with long lists, or byte strings, which stay such in CBOR. Awaits `turn` between
+    the pieces, so that other tasks run.
+    """
+    fields: dict[str, EncodedList | EncodedBytes] = {}
     size = 0
-    for name, items in zip(names, lists, strict=True):
-        for count, piece in _list_pieces(getattr(result, name)):
-            items.pieces.append((count, piece))
-            size += len(piece)
-            if size >= PIECE_BYTES:  # a turn takes as long as encoding a page of history
-                size = 0
-                await turn()
-    marked = msgspec.structs.replace(result, **{name: msgspec.Raw(_MARK_JSON) for name in names})
-    return AnswerText(encode_result(request_id, marked).split(_MARK_JSON), lists)
+    for name in getattr(result, "__struct_fields__", ()):
+        value = getattr(result, name)
+        if type(value) is bytes:
+            fields[name] = EncodedBytes(value)
+        elif isinstance(value, list) and value:
+            items = fields[name] = EncodedList()
+            for count, piece in _list_pieces(value):
+                items.pieces.append((count, piece))
+                size += len(piece)
+                if size >= PIECE_BYTES:  # a turn takes as long as encoding a page of history
+                    size = 0
+                    await turn()
+    if not fields:
+        return encode_result(request_id, result)
+    marked = msgspec.structs.replace(result, **{name: msgspec.Raw(_MARK_JSON) for name in fields})
+    return AnswerText(encode_result(request_id, marked).split(_MARK_JSON), list(fields.values()))
 
 
 def _list_pieces(values: list[Any]) -> Iterator[tuple[int, Piece]]:

@@ -115,7 +115,8 @@ class ItemFramer:
             while (end := self._scanner.scan(self._buffer)) is not None:
                 if end - start > self.limit:
                     raise too_large(self.limit)
-                messages.append(bytes(self._buffer[start:end]))
+                with memoryview(self._buffer) as view:
+                    messages.append(bytes(view[start:end]))
                 start = end
             # The announced length counts, so that a string of 4 GiB is refused before its bytes are buffered.
             if max(len(self._buffer), self._scanner.position) - start > self.limit:

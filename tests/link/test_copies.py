@@ -181,7 +181,7 @@ def test_an_emptied_stream_and_copies_that_were_deleted_are_made_up_for(machines
 def test_a_full_stream_is_waited_for(machines: Machines, server: NatsServer) -> None:
     lap, mars = machines["lap"], machines["mars"]
     mars.stop_link()
-    limit_bytes(server, 300_000)
+    limit_bytes(server, 700_000)
     for number in range(4):
         lap.daemon.reply(f"agent:ops:n{number}", f"{number}" * 200_000)
     lap.wait_for(lambda: "sessions wait to be sent" in lap.link_log.read_text(), "the stream is not full")

@@ -115,7 +115,14 @@ def test_the_heads_of_many_sessions_take_a_question_for_each_message_of_rows(tmp
     async def start() -> KeepingCourier:
         courier, places = KeepingCourier(count, refusals), SentPlaces(tmp_path)
         publisher = TranscriptPublisher(
-            daemon, courier, places, SharesFile(tmp_path), PEERS, drop=lambda _: None, wall_ms=lambda: 1
+            daemon,
+            courier,
+            places,
+            SharesFile(tmp_path),
+            PEERS,
+            byte_door=daemon,
+            drop=lambda _: None,
+            wall_ms=lambda: 1,
         )
         publisher.greet()
         running = asyncio.create_task(publisher.run())
@@ -141,7 +148,14 @@ def test_at_the_start_the_list_is_read_once(tmp_path: Path) -> None:
     async def start() -> None:
         places = SentPlaces(tmp_path)
         publisher = TranscriptPublisher(
-            daemon, DeafCourier(), places, SharesFile(tmp_path), PEERS, drop=lambda _: None, wall_ms=lambda: 1
+            daemon,
+            DeafCourier(),
+            places,
+            SharesFile(tmp_path),
+            PEERS,
+            byte_door=daemon,
+            drop=lambda _: None,
+            wall_ms=lambda: 1,
         )
         running = asyncio.create_task(publisher.run())
         await asyncio.wait_for(daemon.is_awaited.wait(), PATIENCE_S)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.method_calls import Call, CallFailed
 from support.real_daemon import Daemon
 from support.sampling import amount
+from support.subscribed_connections import SUBSCRIBED_CONNECTIONS
 
 from sessiond.errors import InvalidParams
 from sessiond.model.caller import Caller
@@ -205,9 +207,35 @@ def test_bytes_come_over_every_transport(call: Call, shared: Daemon, fresh: str)
     session_id = call("sessions.resolve", key=fresh)["sessionId"]
     got = call("sessions.bytes", sessionId=session_id)
     [path] = (shared.store / "agents" / "main" / "sessions").glob(f"{session_id}.jsonl")
-    assert base64.b64decode(got["data"]) == path.read_bytes()
+    data = got["data"] if isinstance(got["data"], bytes) else base64.b64decode(got["data"])
+    assert data == path.read_bytes()
     with pytest.raises(CallFailed, match="not a cursor of this method"):
         call("sessions.bytes", sessionId=session_id, cursor="12-3-0123456789abcdef0123")
+
+
+@pytest.mark.parametrize("size", [1, 70_000, 1_048_576])
+def test_over_cbor_bytes_are_bytes(shared: Daemon, size: int) -> None:
+    key = f"agent:main:test:{uuid4()}"
+    shared.call("sessions.create", key=key)
+    for text in ("x" * 500_000, "ö" * 400_000):
+        shared.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
+    session_id = shared.call("sessions.resolve", key=key)["sessionId"]
+    [path] = (shared.store / "agents" / "main" / "sessions").glob(f"{session_id}.jsonl")
+    with SUBSCRIBED_CONNECTIONS["cbor"](shared) as cbor, SUBSCRIBED_CONNECTIONS["ndjson"](shared) as ndjson:
+        asked = {"sessionId": session_id, "at": 100, "maxBytes": size}
+        got, as_text = (one.call("sessions.bytes", **asked) for one in (cbor, ndjson))
+        assert got["data"] == path.read_bytes()[100 : 100 + size]
+        assert {**got, "data": base64.b64encode(got["data"]).decode()} == as_text
+
+
+def test_a_mebibyte_is_the_most_that_one_answer_has(shared: Daemon) -> None:
+    key = f"agent:main:test:{uuid4()}"
+    shared.call("sessions.create", key=key)
+    for _ in range(2):
+        shared.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": "x" * 600_000}])
+    session_id = shared.call("sessions.resolve", key=key)["sessionId"]
+    got = [shared.call("sessions.bytes", sessionId=session_id, maxBytes=most) for most in (2**20, 2**20 + 1)]
+    assert [(one["to"], len(base64.b64decode(one["data"]))) for one in got] == [(2**20, 2**20)] * 2
 
 
 @given(text=st.text())

@@ -31,6 +31,12 @@ class Page(msgspec.Struct, rename="camel", omit_defaults=True):
     has_more: bool = False
 
 
+class Part(msgspec.Struct):
+    before: list[int]
+    data: bytes
+    behind: str = ""
+
+
 def pages() -> st.SearchStrategy[Page]:
     long = st.sampled_from((9_000, 70_000)).map("ö".__mul__)
     raw = st.builds(lambda value: msgspec.Raw(msgspec.json.encode(value)), values | long)
@@ -60,6 +66,31 @@ async def test_a_batch_answer_encoded_in_pieces_is_the_same_answer(found: list[P
     assert b"".join(pieces.frame_pieces(answers, JSON)) == whole + b"\n"
     assert pieces.json_length(answers) == len(whole)
     assert cbor2.loads(b"".join(pieces.frame_pieces(answers, CBOR))) == json.loads(whole)
+
+
+@settings(deadline=None)
+@given(
+    data=st.binary(max_size=400) | st.integers(0, 300_000).map(bytes),
+    before=st.lists(st.integers(-9, 9), max_size=3),
+    behind=st.text(max_size=9),
+)
+async def test_bytes_are_base64_in_json_and_themselves_in_cbor(data: bytes, before: list[int], behind: str) -> None:
+    part = Part(before, data, behind)
+    whole = encode_result(7, part)
+    made = await encode_answer(part)
+    assert b"".join(pieces.frame_pieces(made, JSON)) == whole + b"\n"
+    assert pieces.json_length(made) == len(whole)
+    got = cbor2.loads(b"".join(pieces.frame_pieces(made, CBOR)))
+    assert got == {**json.loads(whole), "result": {"before": before, "data": data, "behind": behind}}
+
+
+async def test_long_bytes_are_sent_in_pieces_and_not_copied() -> None:
+    data = bytes(1_000_000)
+    frames = list(pieces.frame_pieces(await encode_answer(Part([], data)), CBOR))
+    assert max(map(len, frames)) <= pieces.PIECE_BYTES
+    assert sum(len(frame) for frame in frames if isinstance(frame, memoryview) and frame.obj is data) == len(data)
+    text = list(pieces.frame_pieces(await encode_answer(Part([], data)), JSON))
+    assert max(map(len, text)) <= pieces.PIECE_BYTES
 
 
 async def test_pieces_are_bounded_and_long_values_are_not_copied() -> None:
