@@ -25,6 +25,9 @@ from sessiond.store import dirfd, layout, opening
 MAX_BYTES = 64 << 30
 FREE_BYTES = 1 << 30
 MAX_SESSIONS = 100_000
+# Where a copy is made until it is on disk, in the machine's folder. The daemon, which watches the folders of sessions,
+# is told of it once then.
+_INCOMING = "incoming"
 # More files than this are synced together with all else that the file system has to write.
 _SYNC_EACH = 8
 
@@ -43,13 +46,13 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class _OpenCopy:
-    """A copy while a batch is written: `was` bytes counted before, `size` now. With `temporary` it is a new file, which
-    is renamed to `name` when it is on disk.
+    """A copy while a batch is written: `was` bytes counted before, `size` now. With `temporary`, a folder and a name,
+    it is a new file, which is moved to `name` when it is on disk.
     """
 
     __slots__ = ("fd", "folder_fd", "mtime_ms", "name", "size", "temporary", "was")
 
-    def __init__(self, folder_fd: int, name: str, fd: int, was: int, temporary: str | None = None) -> None:
+    def __init__(self, folder_fd: int, name: str, fd: int, was: int, temporary: tuple[int, str] | None = None) -> None:
         self.folder_fd, self.name, self.fd, self.was, self.temporary = folder_fd, name, fd, was, temporary
         self.size = 0 if temporary else was
         self.mtime_ms: int | None = None
@@ -58,9 +61,27 @@ class _OpenCopy:
         """Undo what was written, as far as the disk lets."""
         with contextlib.suppress(OSError):
             if self.temporary is not None:
-                os.unlink(self.temporary, dir_fd=self.folder_fd)
+                os.unlink(self.temporary[1], dir_fd=self.temporary[0])
             elif self.size > self.was:
                 os.ftruncate(self.fd, self.was)
+
+
+class _Batch(contextlib.ExitStack):
+    """What is open while ranges are written together: each folder once. `free` is what the disk has left, None as long
+    as nobody has looked; `left` are the agents whose folders may be empty now.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: dict[str, _OpenCopy] = {}
+        self.folders: dict[str, int] = {}
+        self.made_fd: int | None = None
+        self.left: set[str] = set()
+        self.free: int | None = None
+
+    def keep(self, fd: int) -> int:
+        self.callback(os.close, fd)
+        return fd
 
 
 class MachineFolder:
@@ -108,50 +129,69 @@ class MachineFolder:
             return 0
         return self._size_of(state.agent, session)
 
+    def sizes(self, sessions: Iterable[str]) -> dict[str, int]:
+        """How long these copies are; without those of which there is nothing."""
+        by_agent: dict[str, list[str]] = {}
+        for session in sessions:
+            state = self._known.get(session)
+            if state is not None and state.is_begun:
+                by_agent.setdefault(state.agent, []).append(session)
+        found: dict[str, int] = {}
+        for agent, names in by_agent.items():
+            with contextlib.suppress(OSError), dirfd.closing(self._open_folder(agent, create=False)) as folder_fd:
+                for session in names:
+                    with contextlib.suppress(OSError):
+                        found[session] = os.stat(_name_of(session), dir_fd=folder_fd, follow_symlinks=False).st_size
+        return found
+
     def apply(self, spans: Sequence[ByteSpan]) -> list[Applied]:
         """Write what can be written, in this order. On disk when it returns."""
-        opened: dict[str, _OpenCopy] = {}
         applied: list[Applied] = []
-        with contextlib.ExitStack() as stack:
+        with _Batch() as batch:
             for span in spans:
                 try:
-                    applied.append(self._take(span, opened, stack))
+                    applied.append(self._take(span, batch))
                 except OSError as error:
                     applied.append(self._fail(span, error))
             try:
-                self._commit(opened)
+                self._commit(batch.copies)
             except OSError as error:
-                for copy in opened.values():
+                for copy in batch.copies.values():
                     copy.take_back()
                 return [self._fail(span, error) for span in spans]
+        for agent in batch.left:
+            self._remove_folder(agent)
         return applied
 
     def note_rows(self, states: Iterable[tuple[str, CopyState]]) -> None:
         """Store what rows have said. Copies that are gone have to be removed before."""
         self._states.write([(self.machine, session, state) for session, state in states])
 
-    def remove(self, sessions: Iterable[str], agent: str | None = None) -> None:
+    def remove(self, sessions: Iterable[str]) -> None:
         """Remove the files of sessions. `note_rows` says afterwards that they are gone."""
         for session in sessions:
             state = self._known.get(session)
-            if state is None:
-                continue
-            with contextlib.suppress(OSError):
-                size = self._size_of(agent or state.agent, session)
-                with dirfd.closing(self._open_folder(agent or state.agent, create=False)) as folder_fd:
-                    os.unlink(_name_of(session), dir_fd=folder_fd)
-                self._bytes -= size
-                self._remove_folder(agent or state.agent)
+            if state is not None:
+                self._unlink(state.agent, session)
+                self._remove_folder(state.agent)
+
+    def _unlink(self, agent: str, session: str) -> None:
+        with contextlib.suppress(OSError):
+            size = self._size_of(agent, session)
+            with dirfd.closing(self._open_folder(agent, create=False)) as folder_fd:
+                os.unlink(_name_of(session), dir_fd=folder_fd)
+            self._bytes -= size
 
     def _remove_folder(self, agent: str) -> None:
         """Remove an agent's folder if it is empty: a machine may name a new agent in each generation."""
-        with dirfd.closing(dirfd.open_path_dir(self._fd, (layout.AGENTS, agent))) as agent_fd:
-            os.rmdir(layout.SESSIONS, dir_fd=agent_fd)
-        with dirfd.closing(dirfd.open_path_dir(self._fd, (layout.AGENTS,))) as agents_fd:
-            os.rmdir(agent, dir_fd=agents_fd)
+        with contextlib.suppress(OSError):
+            with dirfd.closing(dirfd.open_path_dir(self._fd, (layout.AGENTS, agent))) as agent_fd:
+                os.rmdir(layout.SESSIONS, dir_fd=agent_fd)
+            with dirfd.closing(dirfd.open_path_dir(self._fd, (layout.AGENTS,))) as agents_fd:
+                os.rmdir(agent, dir_fd=agents_fd)
 
-    def _take(self, span: ByteSpan, opened: dict[str, _OpenCopy], stack: contextlib.ExitStack) -> Applied:
-        state, copy = self._known.get(span.session), opened.get(span.session)
+    def _take(self, span: ByteSpan, batch: _Batch) -> Applied:
+        state, copy = self._known.get(span.session), batch.copies.get(span.session)
         if copy is not None and copy.temporary is not None and state is not None:
             state = replace(state, is_begun=True)
         size = copy.size if copy is not None else self.size(span.session)
@@ -160,15 +200,15 @@ class MachineFolder:
             return Applied("gap" if verdict == "gap" else "ended", size)
         if verdict == "append" and state is not None and state.agent != span.agent:
             return Applied("ended", size)  # a session has one agent; another one needs another generation
-        if not self._has_room(span.end - size if verdict == "append" else len(span.data), state is None):
+        if not self._has_room(batch, span.end - size if verdict == "append" else len(span.data), state is None):
             return Applied("full", size)
         if verdict == "replace":
-            copy = opened[span.session] = self._begin(span, copy, stack)
+            copy = batch.copies[span.session] = self._begin(span, copy, batch)
         elif copy is None:
-            copy = opened[span.session] = self._open(span, stack)
+            copy = batch.copies[span.session] = self._open(span, batch)
         return _append(copy, span)
 
-    def _begin(self, span: ByteSpan, before: _OpenCopy | None, stack: contextlib.ExitStack) -> _OpenCopy:
+    def _begin(self, span: ByteSpan, before: _OpenCopy | None, batch: _Batch) -> _OpenCopy:
         """A new file for a new generation; it gets its name when it is on disk."""
         state = self._known.get(span.session)
         fresh = CopyState(span.agent, span.generation, is_begun=False, counter=0 if state is None else state.counter)
@@ -179,18 +219,30 @@ class MachineFolder:
             # On disk before the file is replaced: after a crash nothing takes it for one of the other generation.
             self._states.write([(self.machine, span.session, fresh)])
             if state.agent != span.agent:
-                self.remove([span.session], state.agent)
+                self._unlink(state.agent, span.session)
+                # Not at once: copies of this batch may still come into the folder.
+                batch.left.add(state.agent)
                 was = 0
         self._known[span.session] = fresh
-        folder_fd = _keep(stack, self._open_folder(span.agent, create=True))
+        folder_fd, made_fd = self._folder_of(span.agent, batch), self._incoming(batch)
         temporary = dirfd.TEMP_PREFIX + os.urandom(8).hex()
-        fd = _keep(stack, dirfd.open_file(folder_fd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        return _OpenCopy(folder_fd, _name_of(span.session), fd, was, temporary)
+        fd = batch.keep(dirfd.open_file(made_fd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        return _OpenCopy(folder_fd, _name_of(span.session), fd, was, (made_fd, temporary))
 
-    def _open(self, span: ByteSpan, stack: contextlib.ExitStack) -> _OpenCopy:
-        folder_fd = _keep(stack, self._open_folder(span.agent, create=True))
-        fd = _keep(stack, dirfd.open_file(folder_fd, _name_of(span.session), os.O_RDWR | os.O_CREAT))
+    def _open(self, span: ByteSpan, batch: _Batch) -> _OpenCopy:
+        folder_fd = self._folder_of(span.agent, batch)
+        fd = batch.keep(dirfd.open_file(folder_fd, _name_of(span.session), os.O_RDWR | os.O_CREAT))
         return _OpenCopy(folder_fd, _name_of(span.session), fd, os.fstat(fd).st_size)
+
+    def _folder_of(self, agent: str, batch: _Batch) -> int:
+        if agent not in batch.folders:
+            batch.folders[agent] = batch.keep(self._open_folder(agent, create=True))
+        return batch.folders[agent]
+
+    def _incoming(self, batch: _Batch) -> int:
+        if batch.made_fd is None:
+            batch.made_fd = batch.keep(opening.open_folder(self._fd, (_INCOMING,)))
+        return batch.made_fd
 
     def _commit(self, opened: dict[str, _OpenCopy]) -> None:
         changed = {name: copy for name, copy in opened.items() if copy.temporary or copy.size > copy.was}
@@ -200,7 +252,8 @@ class MachineFolder:
             if copy.mtime_ms is not None:
                 os.utime(copy.fd, ns=(copy.mtime_ms * 1_000_000,) * 2)
             if copy.temporary is not None:
-                os.rename(copy.temporary, copy.name, src_dir_fd=copy.folder_fd, dst_dir_fd=copy.folder_fd)
+                made_fd, temporary = copy.temporary
+                os.rename(temporary, copy.name, src_dir_fd=made_fd, dst_dir_fd=copy.folder_fd)
                 copy.temporary = None
                 changes.append((self.machine, session, replace(self._known[session], is_begun=True, is_gone=False)))
             self._bytes += copy.size - copy.was
@@ -210,7 +263,9 @@ class MachineFolder:
         self.trouble = f"the copy of {span.session} from {self.machine} cannot be written: {reason_of(error)}"
         return Applied("failed", self.size(span.session))
 
-    def _has_room(self, more: int, is_new: bool) -> bool:
+    def _has_room(self, batch: _Batch, more: int, is_new: bool) -> bool:
+        if batch.free is None:
+            batch.free = _free_on(self._fd)
         if is_new and not self.has_place:
             self.trouble = (
                 f"{self.machine} exports more than {self._max_sessions:,} sessions; the others are not copied"
@@ -220,12 +275,13 @@ class MachineFolder:
                 f"the copies of {self.machine} have reached {self._max_bytes:,} bytes, the most that one machine may"
                 " fill here; they do not grow any more"
             )
-        elif more > 0 and _free_on(self._fd) - more < self._free_bytes:
+        elif more > 0 and batch.free - more < self._free_bytes:
             self.trouble = (
                 f"the disk has less than {self._free_bytes:,} bytes left; the copies of {self.machine} do not grow"
                 " until there is more"
             )
         else:
+            batch.free -= max(0, more)
             return True
         return False
 
@@ -244,6 +300,10 @@ class MachineFolder:
     def _clean_up(self) -> int:
         """Remove what a crash left half made; the size of all copies."""
         total = 0
+        with contextlib.suppress(OSError), dirfd.closing(dirfd.open_dir(self._fd, _INCOMING)) as made_fd:
+            for name in os.listdir(made_fd):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=made_fd)
         with contextlib.suppress(FileNotFoundError):
             for _, _, files, folder_fd in os.fwalk(layout.AGENTS, dir_fd=self._fd):
                 for name in files:
@@ -271,11 +331,6 @@ def _append(copy: _OpenCopy, span: ByteSpan) -> Applied:
     copy.size += len(rest)
     copy.mtime_ms = span.mtime_ms
     return Applied("written", copy.size)
-
-
-def _keep(stack: contextlib.ExitStack, fd: int) -> int:
-    stack.callback(os.close, fd)
-    return fd
 
 
 def _name_of(session: str) -> str:

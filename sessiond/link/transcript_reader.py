@@ -183,7 +183,9 @@ class TranscriptReader:
         )
         if folder.trouble:
             self._tell(machine)
-        return [one for row, _ in here if (one := _missing(folder, row)) is not None]
+        sizes = folder.sizes(row.session for row, _ in here)
+        found = ((row, folder.state(row.session), sizes.get(row.session, 0)) for row, _ in here)
+        return [one for row, state, size in found if (one := _missing(row, state, size)) is not None]
 
     def _begin(self, folder: MachineFolder, row: RowFields, head: bytes) -> ByteSpan | None:
         """The beginning of a copy of which there is nothing yet, or of an older generation only."""
@@ -242,16 +244,14 @@ def _gone_state(state: CopyState | None, row: RowFields, counter: int) -> CopySt
     return CopyState(row.agent, generation, is_gone=True, counter=counter)
 
 
-def _missing(folder: MachineFolder, row: RowFields) -> Wanted | None:
+def _missing(row: RowFields, state: CopyState | None, size: int) -> Wanted | None:
     """What the copy of a session misses, by its row."""
-    state = folder.state(row.session)
     if state is not None and state.generation == row.generation and state.is_begun:
-        if folder.size(row.session) == row.size:
+        if size == row.size:
             return None
         # A longer copy is of a later moment than the row, or has what its original has lost: whoever is asked for what
         # comes behind it knows.
-        is_longer = folder.size(row.session) > row.size
-        return Wanted(row.session, row.generation, row.size, row.updated_at, "check" if is_longer else "missing")
+        return Wanted(row.session, row.generation, row.size, row.updated_at, "check" if size > row.size else "missing")
     # An older generation than that of the copy: an old row, or a sender that has lost its places and learns it so.
     is_older = state is not None and row.generation < state.generation
     return Wanted(row.session, row.generation, row.size, row.updated_at, "check" if is_older else "missing")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.events.inotify import IN_MOVED_TO, InotifyBackend, parse
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.failures import LinkError
 from sessiond.link.ranges import ByteSpan, CopyState, judge, make_generation
@@ -215,10 +218,53 @@ def test_a_link_as_a_transcript_is_replaced_or_left_alone(world: World, tmp_path
 
 def test_what_a_crash_left_half_made_is_removed(world: World) -> None:
     world.put(b"abc")
-    (world.path().parent / ".tmp-0123").write_bytes(b"half")
+    incoming = world.store / "machines" / "mars" / "incoming"
+    for folder in (world.path().parent, incoming):
+        (folder / ".tmp-0123").write_bytes(b"half")
     world.restart()
     assert [path.name for path in world.path().parent.iterdir()] == ["s.jsonl"]
+    assert list(incoming.iterdir()) == []
     assert world.folder.bytes == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_who_watches_the_folder_is_told_once_of_a_copy_that_appears_or_is_replaced(world: World) -> None:
+    world.put(b"first", session="t")
+    folder = world.path().parent
+    watch = InotifyBackend()
+    watch.add(str(folder))
+    try:
+        for generation in (G1, G2):
+            world.put(b"abc", 0, generation)
+            data = os.read(watch._fd, 65_536)
+            assert [(event.mask, event.name) for event in parse(data)] == [(IN_MOVED_TO, b"s.jsonl")]
+    finally:
+        watch.close()
+
+
+def test_many_new_copies_need_no_more_descriptors_than_there_are_copies(world: World) -> None:
+    count = 400
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, before[1]))
+    try:
+        applied = world.folder.apply([ByteSpan(f"s{number}", "ops", G1, 0, b"abc") for number in range(count)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert applied == [Applied("written", 3)] * count
+
+
+def test_in_one_batch_a_session_may_leave_an_agent_and_another_one_come_to_it(world: World) -> None:
+    world.put(b"abc")
+    agents = world.store / "machines" / "mars" / "agents"
+    spans = [ByteSpan("s", "main", G2, 0, b"moved"), ByteSpan("t", "ops", G1, 0, b"came")]
+    assert [one.outcome for one in world.folder.apply(spans)] == ["written", "written"]
+    assert {path.name: path.read_bytes() for path in agents.rglob("*.jsonl")} == {
+        "s.jsonl": b"moved",
+        "t.jsonl": b"came",
+    }
+    assert world.folder.sizes(["s", "t", "never"]) == {"s": 5, "t": 4}
+    world.folder.apply([ByteSpan("t", "main", G2, 0, b"too")])
+    assert sorted(path.name for path in agents.iterdir()) == ["main"]
 
 
 def test_a_damaged_database_is_begun_again_and_the_copies_too(world: World) -> None:
