@@ -1,4 +1,5 @@
-"""The commands of peers on disk: what came, what became of it, and what was answered. One SQLite file.
+"""The commands of peers on disk: what came, what became of it, and what was answered; and which of ours nobody has
+answered yet. One SQLite file.
 
 Synchronous, for one caller at a time. Knows no daemon and no server. A command is known by its peer and its id, so that
 one that comes again is answered and not executed again. No call costs more with a longer history.
@@ -169,6 +170,16 @@ class CommandLedger:
                 ("dead" if is_dead else "answered", answer, peer, command_id),
             )
 
+    def stop(self, peer: str, command_id: str, answer: bytes) -> LedgerEntry | None:
+        """Note the answer if the run has not begun; the command as it is now."""
+        with self._changing() as db:
+            db.execute(
+                "update commands set state = 'answered', answer = ?, body = null"
+                " where peer = ? and id = ? and state = 'waiting'",
+                (answer, peer, command_id),
+            )
+            return self.find(peer, command_id)
+
     def note_sent(self, peer: str, command_id: str, forgotten: bytes) -> None:
         """Note that the server has the answer. `forgotten` is what the peer's oldest become where all are too much."""
         assert len(forgotten) <= SHORT_ANSWER_BYTES
@@ -207,11 +218,27 @@ class CommandLedger:
         return found
 
     def forget_old(self, now_ms: int) -> None:
-        """Remove what was answered long ago."""
+        """Remove what was answered long ago, and what was asked long ago of whoever never answers."""
         with self._changing() as db:
+            db.execute("delete from asked where at_ms < ?", (now_ms - KEPT_MS,))
             db.execute(
                 "delete from commands where answer is not null and is_sent = 1 and at_ms < ?", (now_ms - KEPT_MS,)
             )
+
+    def note_asked(self, peer: str, command_id: str, at_ms: int) -> None:
+        """Note a command of ours that the peer is going to get."""
+        with self._changing() as db:
+            db.execute("insert or replace into asked values (?, ?, ?)", (peer, command_id, at_ms))
+
+    def note_answered(self, peer: str, command_id: str) -> None:
+        """Note that the peer has answered our command."""
+        with self._changing() as db:
+            db.execute("delete from asked where peer = ? and id = ?", (peer, command_id))
+
+    def unanswered_commands(self) -> list[tuple[str, str]]:
+        """Our commands that no peer has answered: the peer and the id of each."""
+        with _translate_errors():
+            return self._db.execute("select peer, id from asked order by at_ms, id").fetchall()
 
     def note_child(self, peer: str, local_key: str, remote_key: str) -> None:
         """Note that the sub-agent `local_key` here is `remote_key` on the peer."""

@@ -1,23 +1,21 @@
 """Runs here whose agent is another machine: each is a command to it, and ends with its answer.
 
 The run, which the daemon keeps on disk, is the outbox. It comes with `run.start` whenever the link attaches, with the
-same id, and its command is sent again until the answer is there; the other machine executes an id once. Knows no
-server: `send` hands commands over.
+same id, and its command is sent again until the answer is there; the other machine executes an id once. Where it ends
+before, that machine is told to stop. Knows no server: `send` hands commands over.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
-from sessiond.client.errors import ClientError, RpcError
-from sessiond.client.retry import Backoff
+from sessiond.client.errors import RpcError
 from sessiond.client.wire import INTERNAL, DaemonRequest
 from sessiond.errors import quote
 from sessiond.link.command_ledger import CommandLedger
@@ -33,19 +31,15 @@ from sessiond.link.command_wire import (
     decode_answer,
     encode,
 )
-from sessiond.link.failures import LinkError
 from sessiond.link.ledger_thread import LedgerThread
 from sessiond.link.owner_door import OwnerDoor
+from sessiond.link.repeated_sending import RepeatedSending
 from sessiond.link.run_files import FilesGone
+from sessiond.link.stopped_commands import StoppedCommands
 from sessiond.policy.replyback import ANNOUNCE_SKIP, REPLY_SKIP
 
 log = structlog.get_logger("sessiond.link")
 
-# When a command is sent again without an answer, to a machine that is there: the server may have lost it.
-FIRST_AGAIN_S = 5.0
-MAX_AGAIN_S = 600.0
-# How long the end of a run that was cancelled may take to be on record.
-_END_S = 20.0
 _SUBAGENT = "subagent:"
 
 
@@ -61,7 +55,6 @@ class _OpenCommand:
         self.peer = peer
         self.answer: asyncio.Future[MachineAnswer] = asyncio.get_running_loop().create_future()
         self.parts: dict[int, bytes] = {}
-        self.poked = asyncio.Event()
 
 
 class Commands:
@@ -81,24 +74,29 @@ class Commands:
         read_files: Callable[[str, dict[str, Any]], tuple[CommandFile, ...]],
         changed: Callable[[], object],
         wall_ms: Callable[[], int],
-        first_again_s: float = FIRST_AGAIN_S,
     ) -> None:
         self._ledger, self._daemon, self._names = ledger, daemon, tuple(names)
-        self._send, self._is_there, self._read_files, self._wall_ms = send, is_there, read_files, wall_ms
-        self._changed, self._first_again_s = changed, first_again_s
+        self._read_files, self._changed, self._wall_ms = read_files, changed, wall_ms
         self._open: dict[str, _OpenCommand] = {}
-        self._sending = asyncio.Semaphore(32)
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._sending = RepeatedSending(send, is_there)
+        self._stopped = StoppedCommands(
+            ledger, daemon, self._sending, names=self._names, is_open=self._open.__contains__
+        )
         self.is_leaving = False
 
     def __len__(self) -> int:
         """How many commands wait for their answer."""
         return len(self._open)
 
+    async def run(self) -> None:
+        """Tell other machines of what was stopped here, until cancelled."""
+        await self._stopped.run()
+
     async def attach(self, link: Any) -> None:
         """Take the runs of every other machine on this connection to the daemon."""
         for name in self._names:
             await link.call("agents.attach", agentId=name)
+        self._stopped.look()
 
     async def start(self, connection: AskingConnection, request: DaemonRequest) -> dict[str, Any]:
         """Answer `run.start`: with the reply of the other machine, whenever that comes."""
@@ -153,55 +151,37 @@ class Commands:
             raise _refusal(
                 f"the message with its files has {len(body)} bytes, and {MAX_BODY_BYTES} go to another machine at once"
             )
+        is_over = False
         waiting = self._open[run_id] = _OpenCommand(peer)
         self._changed()
         try:
+            await self._ledger.retry(CommandLedger.note_asked, peer, run_id, self._wall_ms())
             async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(self._keep_sending(run_id, waiting, body))
+                sending = tasks.create_task(self._sending.repeat(peer, run_id, body))
                 answer = await waiting.answer
                 sending.cancel()
+            # Before the daemon has it: where that is lost, the run comes again, and is asked for again.
+            await self._ledger.retry(CommandLedger.note_answered, peer, run_id)
             return answer
         except asyncio.CancelledError:
-            if connection.lost is None and not self.is_leaving:
-                task = asyncio.create_task(self._stop_there(peer, run_id))
-                self._stopping.add(task)
-                task.add_done_callback(self._stopping.discard)
+            is_over = connection.lost is None and not self.is_leaving
             raise
         finally:
             if self._open.get(run_id) is waiting:
                 del self._open[run_id]
                 self._changed()
-
-    async def _keep_sending(self, run_id: str, waiting: _OpenCommand, body: bytes) -> None:
-        offline, again = Backoff(0.2, 30.0), Backoff(self._first_again_s, MAX_AGAIN_S)
-        while True:
-            try:
-                async with self._sending:
-                    await self._send(waiting.peer, run_id, body)
-            except LinkError:
-                await asyncio.sleep(offline.next_s())
-                continue
-            offline.reset()
-            # A machine that is asleep finds it when it wakes; further copies would only fill the server.
-            while True:
-                waiting.poked.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(again.next_s()):
-                        await waiting.poked.wait()
-                    again.reset()
-                    continue
-                if self._is_there(waiting.peer):
-                    break
+                if is_over:
+                    self._stopped.note_cancelled(peer, run_id)
 
     def note_presence(self, peer: str) -> None:
-        """The machine is back: what it has not answered soon is sent again."""
-        for waiting in self._open.values():
-            if waiting.peer == peer:
-                waiting.poked.set()
+        """The machine is back."""
+        self._sending.note_presence(peer)
 
     def take(self, peer: str, run_id: str, part: int, parts: int, data: bytes) -> None:
-        """A part of an answer. One that nobody waits for is ignored: the run was stopped, or has its answer."""
+        """A part of an answer. One for which no run waits says that nothing goes on there: it was stopped."""
         waiting = self._open.get(run_id)
+        if waiting is None:
+            self._stopped.note_answer(peer, run_id)
         if waiting is None or waiting.peer != peer or waiting.answer.done():
             return
         if parts > 1:
@@ -215,16 +195,6 @@ class Commands:
         except BadBody as error:
             answer = MachineAnswer(status="error", error=f"its answer cannot be read: {error}")
         waiting.answer.set_result(_bound_answer(answer))
-
-    async def _stop_there(self, peer: str, run_id: str) -> None:
-        """Stop the command's run, unless the daemon has only cancelled its request and goes on with the run."""
-        with suppress(ClientError, LinkError):
-            found = await self._daemon.call(
-                "agent.wait", runId=run_id, timeoutMs=int(_END_S * 1000), timeout_s=_END_S * 2
-            )
-            if found["status"] != "running":
-                log.info("stopping a run there", peer=peer, command=run_id)
-                await self._send(peer, run_id, encode(MachineCommand(method="abort")))
 
 
 def _bound_answer(answer: MachineAnswer) -> MachineAnswer:

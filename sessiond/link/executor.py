@@ -75,6 +75,7 @@ class Executor:
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._sending = asyncio.Semaphore(32)
         self._delivering: set[tuple[str, str]] = set()
+        self._aborting: set[tuple[str, str]] = set()
         # The runs that are waited for, by session in the order in which they were accepted: run id to command.
         self._runs: dict[str, dict[str, tuple[str, str]]] = {}
         self._due: set[str] = set()
@@ -115,9 +116,7 @@ class Executor:
         if known is None and body is not None:
             await self._take_new(peer, command_id, body)
         elif known is not None and parts == 1 and _is_abort(data):
-            if known.state == "waiting":
-                await self._note_stopped(peer, command_id)
-            self._start(self._abort(known))
+            await self._stop(peer, command_id)
         elif known is not None and known.answer is not None:
             self._start(self._deliver(peer, command_id, known.answer))  # the answer was lost
 
@@ -131,7 +130,7 @@ class Executor:
         if _is_abort(body):
             # It overtook its command, or that is lost: so that it is not executed later, it counts as answered.
             await self._ledger.do(CommandLedger.accept, peer, command_id, b"", self._wall_ms())
-            await self._note_stopped(peer, command_id)
+            await self._stop(peer, command_id)
             return
         if await self._ledger.do(CommandLedger.accept, peer, command_id, body, self._wall_ms()):
             self._start(self._execute(LedgerEntry(peer, command_id, "waiting", body)))
@@ -147,10 +146,14 @@ class Executor:
         with suppress(LinkError):
             await self._send(peer, command_id, encode(answer))
 
-    async def _note_stopped(self, peer: str, command_id: str) -> None:
+    async def _stop(self, peer: str, command_id: str) -> None:
+        """Let nothing more come of a command whose sender was stopped, who asks for it until there is an answer."""
         refusal = encode(MachineAnswer(status="refused", error="it was stopped before it began"))
-        await self._ledger.do(CommandLedger.answer, peer, command_id, refusal)
-        await self._ledger.do(CommandLedger.note_sent, peer, command_id, self._forgotten)  # nobody waits for it
+        stopped = await self._ledger.do(CommandLedger.stop, peer, command_id, refusal)
+        if stopped is not None and stopped.answer is not None:
+            self._start(self._deliver(peer, command_id, stopped.answer))
+        elif stopped is not None and (peer, command_id) not in self._aborting:
+            self._start(self._abort(stopped))
 
     def note_event(self, event: Event) -> None:
         """Look at the runs of a session that has changed."""
@@ -327,11 +330,13 @@ class Executor:
         return encode(MachineAnswer(status="error", error=said))
 
     async def _abort(self, entry: LedgerEntry) -> None:
-        """Stop the run of a command whose sender was stopped; best effort."""
-        if entry.run_id is None or entry.answer is not None:
-            return
-        with suppress(ClientError):
-            await self._owner.call("chat.abort", sessionKey=entry.session_key, runId=entry.run_id)
+        """Stop the run of a command whose sender was stopped. Where that fails the sender says it again."""
+        self._aborting.add((entry.peer, entry.id))
+        try:
+            with suppress(ClientError):
+                await self._owner.call("chat.abort", sessionKey=entry.session_key, runId=entry.run_id)
+        finally:
+            self._aborting.discard((entry.peer, entry.id))
 
 
 def why_refused(here: str, sender: str, peer: PeerConfig | None, command: MachineCommand) -> str | None:

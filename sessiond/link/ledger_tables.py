@@ -24,6 +24,9 @@ create index if not exists parts_of_peers on parts (peer);
 create table if not exists children (
     peer text not null, local_key text not null, remote_key text not null, primary key (peer, local_key)
 ) without rowid;
+create table if not exists asked (
+    peer text not null, id text not null, at_ms integer not null, primary key (peer, id)
+) without rowid;
 create table if not exists totals (
     peer text not null, state text not null, is_sent integer not null, count integer not null, bytes integer not null,
     primary key (peer, state, is_sent)

@@ -118,6 +118,7 @@ class RunningLink:
                 for part in (
                     self._daemon,
                     self._byte_door,
+                    self._commands,
                     self._executor,
                     self._presence,
                     self._publisher,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.link_stand_ins import StandInServer, run_until, settle
+from support.link_stand_ins import StandInServer, refusal, run_until, settle
 
 from sessiond.client.errors import ConnectionLost, RpcError
 from sessiond.client.retry import Backoff
 from sessiond.client.wire import DaemonRequest
 from sessiond.link import commands as room
+from sessiond.link import repeated_sending
 from sessiond.link.command_ledger import CommandLedger
 from sessiond.link.command_wire import (
     MAX_BODY_BYTES,
@@ -38,13 +39,15 @@ class StandInOwner:
 
     def __init__(self) -> None:
         self.status = "running"
-        self.asked: list[str] = []
+        self.fault: Exception | None = None
+        self.asked: list[tuple[str, int]] = []
 
     async def call(self, method: str, params: dict[str, Any] | None = None, /, **more: Any) -> Any:
-        self.asked.append(method)
-        if method == "agent.wait":
-            return {"status": self.status}
-        raise AssertionError(f"nobody asks for {method}")
+        assert method == "agent.wait", f"nobody asks for {method}"
+        self.asked.append((more["runId"], more["timeoutMs"]))
+        if self.fault is not None:
+            raise self.fault
+        return {"status": self.status}
 
 
 class StandInConnection:
@@ -58,7 +61,8 @@ class StandInConnection:
 
 
 class World:
-    def __init__(self, ledger: LedgerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, ledger: LedgerThread) -> None:
+        self.ledger = ledger
         self.server, self.owner, self.connection = StandInServer(), StandInOwner(), StandInConnection()
         self.there = True
         self.counted: list[int] = []
@@ -87,16 +91,29 @@ class World:
             self.commands.take(peer, run_id, number, len(parts), part)
 
 
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    task = asyncio.create_task(world.commands.run())
+    await settle()
+    try:
+        yield world
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
 @pytest.fixture
 def in_world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[World], Awaitable[None]]], None]]:
     ledger = LedgerThread(CommandLedger(tmp_path), list)
-    monkeypatch.setattr(room, "Backoff", lambda first_s, max_s: Backoff(0.0, 0.0))
+    monkeypatch.setattr(repeated_sending, "Backoff", lambda first_s, max_s: Backoff(0.0, 0.0))
 
     def run(body: Callable[[World], Awaitable[None]]) -> None:
         async def made() -> None:
-            await body(World(ledger, monkeypatch))
+            async with running(World(ledger)) as world:
+                await body(world)
 
         run_until(made)
 
@@ -265,8 +282,101 @@ def test_the_run_there_is_stopped_only_with_the_run_here(
         with suppress(asyncio.CancelledError):
             await run
         await settle()
-        stopped = [decode_command(body).method for _, _, body in world.server.kept[count:]]
-        assert stopped == (["abort"] if stops else [])
+        if stops:
+            await world.server.wait_for(count + 3)
+        stopped = {decode_command(body).method for _, _, body in world.server.kept[count:]}
+        assert stopped == ({"abort"} if stops else set())
+
+    in_world(body)
+
+
+async def stop(world: World, run: asyncio.Task[Any], status: str = "aborted") -> None:
+    world.owner.status = status
+    run.cancel()
+    with suppress(asyncio.CancelledError):
+        await run
+
+
+async def unanswered(world: World) -> list[tuple[str, str]]:
+    return await world.ledger.do(CommandLedger.unanswered_commands)
+
+
+def test_a_machine_is_told_to_stop_until_it_answers_however_long_the_server_is_away(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/main")
+        await world.command()
+        world.server.refusals, world.there = 20, False
+        count = len(world.server.kept)
+        await stop(world, run)
+        await world.server.wait_for(count + 1)
+        await settle()
+        assert [identity for _, identity, _ in world.server.kept[count:]] == ["r1"], "to one that is asleep once"
+        world.there = True
+        world.commands.note_presence("mars")
+        await world.server.wait_for(count + 3)
+        world.answer(MachineAnswer(status="ok"), peer="moon")
+        assert await unanswered(world) == [("mars", "r1")], "another machine has no say in it"
+        world.answer(MachineAnswer(status="error", error="it was stopped"))
+        while await unanswered(world):
+            await settle()
+        await settle()
+        count = len(world.server.kept)
+        await settle()
+        assert len(world.server.kept) == count
+
+    in_world(body)
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "stops"),
+    [
+        ("aborted", None, True),
+        ("timeout", None, True),
+        ("error", None, True),
+        ("running", None, False),
+        ("ok", None, False),
+        ("aborted", refusal("not_found"), True),
+        ("aborted", refusal("overloaded"), False),
+        ("aborted", ConnectionLost("gone"), False),
+    ],
+)
+def test_what_was_stopped_while_no_link_ran_is_told_when_one_does(
+    in_world: Any, status: str, fault: Exception | None, stops: bool
+) -> None:
+    async def body(world: World) -> None:
+        run = world.start(target="mars/main")
+        await world.command()
+        world.commands.is_leaving = True
+        await stop(world, run)
+        again = World(world.ledger)
+        again.owner.status, again.owner.fault = status, fault
+        async with running(again):
+            await again.commands.attach(again.connection)
+            if stops:
+                await again.server.wait_for(2)
+            while again.owner.asked != [("r1", 0)]:
+                await settle()
+            left = await unanswered(again)
+            assert {decode_command(data).method for _, _, data in again.server.kept} == ({"abort"} if stops else set())
+            assert left == ([] if status == "ok" else [("mars", "r1")])
+
+    in_world(body)
+
+
+def test_what_goes_on_or_has_its_answer_is_not_stopped(in_world: Any) -> None:
+    async def body(world: World) -> None:
+        answered, goes_on = world.start("r1", target="mars/main"), world.start("r2", target="mars/main")
+        await world.server.wait_for(2)
+        assert sorted(await unanswered(world)) == [("mars", "r1"), ("mars", "r2")]
+        world.answer(MachineAnswer(status="error", error="no"))
+        with pytest.raises(RpcError):
+            await answered
+        assert await unanswered(world) == [("mars", "r2")]
+        world.owner.status = "aborted"
+        await world.commands.attach(world.connection)
+        await settle()
+        assert world.owner.asked == [] and not goes_on.done()
+        assert {decode_command(data).method for _, _, data in world.server.kept} == {"send"}
 
     in_world(body)
 

@@ -229,10 +229,33 @@ def test_a_command_that_was_stopped_before_it_came_is_not_executed(in_world: Any
     async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
             await take(executor, MachineCommand(method="abort"))
+            refused = ("c1", MachineAnswer(status="refused", error="it was stopped before it began"))
+            assert await world.answers(1) == [refused], "whoever stopped it asks until it is answered"
+            await until(lambda: not executor._delivering)
             await take(executor, SEND)
-            said = "it was stopped before it began"
-            assert await world.answers(1) == [("c1", MachineAnswer(status="refused", error=said))]
+            assert await world.answers(2) == [refused, refused]
+            await until(lambda: not executor._delivering)
+            await take(executor, MachineCommand(method="abort"))
+            assert await world.answers(3) == [refused] * 3
             assert not world.daemon.asked
+
+    in_world(body)
+
+
+def test_a_command_that_waits_for_the_daemon_is_stopped_and_answered(in_world: Any) -> None:
+    async def body(world: ExecutorWorld) -> None:
+        world.daemon.is_open.clear()
+        world.daemon.faults = [lost()]
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            await until(lambda: not world.daemon.faults)
+            await take(executor, MachineCommand(method="abort"))
+            [(_, refused)] = await world.answers(1)
+            assert (refused.status, refused.error) == ("refused", "it was stopped before it began")
+            world.daemon.is_open.set()
+            await world.accepted()
+            # What was on its way to the daemon is stopped there.
+            await until(lambda: world.daemon.asked[-1][:2] == ("owner", "chat.abort"))
 
     in_world(body)
 

@@ -137,6 +137,25 @@ def test_a_run_that_is_stopped_is_stopped_over_there(tmp_path: Path, nats_server
         assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
 
 
+def test_a_run_that_is_stopped_while_both_links_are_away_is_stopped_over_there(
+    tmp_path: Path, nats_server: MakeServer
+) -> None:
+    server = nats_server("open", *NAMES[:2]).start()
+    with linked(tmp_path, server, NAMES[:2], OPEN, agents=AGENTS + SLOW) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        sent = lap.send("mars/agent:slow:main", "take your time", timeout_s=0)
+        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 1, "does not begin")
+        mars.stop_link()
+        lap.stop_link()
+        lap.call("chat.abort", sessionKey=sent["sessionKey"], runId=sent["runId"])
+        assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
+        lap.start_link()
+        lap.wait_for(lambda: "stopping a run there" in lap.link_log.read_text(), "does not know that it was stopped")
+        assert mars.call("daemon.status")["liveRuns"] == 1
+        mars.start_link()
+        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 0, "goes on")
+
+
 def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_server: MakeServer) -> None:
     server = nats_server("open", *NAMES).start()
     rules = {("mars", "lap"): 'send = ["agent:ops:*"]\nspawn = ["ops"]'}
