@@ -177,6 +177,25 @@ def effective(caller: Caller, rules: VisibilityRules, action: Action = "read") -
     return level
 
 
+def settings_to_reach_others(caller: Caller, rules: VisibilityRules) -> list[str]:
+    """What the configuration has to say, and does not, for `caller` to send to sessions of an agent that it does not
+    reach. Whether there is such an agent plays no part.
+    """
+    own_key = acts_as(caller.session_key, caller.agent_id, rules)
+    name = "visibility" if rules.send_visibility is None else "sendVisibility"
+    level, allow = rules.send_visibility or rules.visibility, 'tools.agentToAgent.allow = ["*"]'
+    wanted = {
+        f'tools.sessions.{name} = "all"': level != "all",
+        'agents.defaults.sandbox.sessionToolsVisibility = "all"': (
+            caller.sandboxed and rules.session_tools_visibility != "all"
+        ),
+        "tools.agentToAgent.enabled = true": not rules.agent_to_agent,
+        allow: not matches_any(rules.allow, keys.agent_of(own_key or "")),
+    }
+    # With all else in place its patterns do not have the other one.
+    return [setting for setting, is_missing in wanted.items() if is_missing] or [allow]
+
+
 def may_see(
     caller: Caller, target_key: str, rules: VisibilityRules, spawner_of: SpawnerOf, action: Action = "read"
 ) -> bool:

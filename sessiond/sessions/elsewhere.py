@@ -72,10 +72,20 @@ def session_for(catalog: Catalog, address: SessionAddress, field: str = "$.sessi
     return (first if first not in catalog.by_key else second), None
 
 
-def no_such_machine(name: str, sight: Sight, machines: list[str], text: str) -> NotFound:
-    """The error for a machine that is not in the configuration, or to which the caller may not send."""
+def no_such_machine(name: str, sight: Sight, machines: list[str], text: str, missing: list[str]) -> NotFound:
+    """The error for a machine that is not in the configuration, or to which the caller may not send.
+
+    `missing` are settings without which it may send to none; it gets these in the same words whether there is one.
+    """
     known = [machine for machine in machines if sight.reaches_agent(machine)]
     if not known and not sight.unlimited:
-        return no_such_session(text)
+        if sight.barred or not machines:  # it is a machine itself, or there is nothing to reach
+            return no_such_session(text)
+        return NotFound(
+            f"no session {quote(text.strip())} to which an agent here may send; for other machines the configuration of"
+            f" sessiond has to say {', '.join(missing)}; then: sessiond config reload",
+            code="machine_not_reached",
+            settings=missing,
+        )
     there_are = f"the machines are {', '.join(known)}" if known else "[[link.peers]] of the configuration names none"
     return NotFound(f"no machine {quote(name)}; {there_are}", code="machine_not_found", machines=known)

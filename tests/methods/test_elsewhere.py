@@ -8,9 +8,9 @@ from typing import Any
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_process import Refused
+from support.in_process import Refused, in_process_daemon
 from support.in_process_agents import Program, agent, until
-from support.linked_machines import OPEN, linked_daemon, user_messages
+from support.linked_machines import OPEN, linked_daemon, machine_connection, user_messages
 from support.patience import PATIENCE_S
 from support.replicas import ID, header, line, replica_path, write_replica
 from support.rows import check_each
@@ -86,16 +86,58 @@ async def test_an_unknown_machine_is_answered_with_those_that_there_are(tmp_path
         assert [key for key in parts.services.store.catalog.by_key if "mars" in key] == []
 
 
-async def test_who_may_not_send_to_a_machine_is_told_what_a_missing_session_is(tmp_path: Path) -> None:
-    async with linked_daemon(tmp_path) as (parts, owner):
-        minted = await owner.call("tokens.mint", scopes=["send"], sessionKey="agent:main:main")
+A2A = "[tools.agentToAgent]\nenabled = true\nallow = {}\n"
+ALL = '[tools.sessions]\nvisibility = "all"\n'
+SEND_TREE = '[tools.sessions]\nvisibility = "all"\nsendVisibility = "tree"\n'
+V, E, A = ('tools.sessions.visibility = "all"', "tools.agentToAgent.enabled = true", 'tools.agentToAgent.allow = ["*"]')
+S, B = ('tools.sessions.sendVisibility = "all"', 'agents.defaults.sandbox.sessionToolsVisibility = "all"')
+
+
+@check_each(
+    ("more", "sandboxed", "missing"),
+    [
+        ("", False, [V, E, A]),
+        (ALL, False, [E, A]),
+        (ALL + A2A.format("[]"), False, [A]),
+        (ALL + A2A.format('["mars", "pluto"]'), False, [A]),
+        (ALL + A2A.format('["main", "ops"]'), False, [A]),
+        (A2A.format('["main", "mars"]'), False, [V]),
+        (SEND_TREE + A2A.format('["*"]'), False, [S]),
+        (A2A.format('["*"]'), False, [V]),
+        (OPEN, True, [B]),
+        ("", True, [V, B, E, A]),
+    ],
+)
+async def test_who_may_not_send_to_machines_is_told_what_to_configure_whether_there_is_one(
+    tmp_path: Path, more: str, sandboxed: bool, missing: list[str]
+) -> None:
+    async with linked_daemon(tmp_path, more=more) as (parts, owner):
+        minted = await owner.call("tokens.mint", scopes=["send"], sessionKey="agent:main:main", sandboxed=sandboxed)
         async with parts.connect(parts.services.tokens.caller(minted["token"])) as other:
             known, unknown = [
                 await other.failure("sessions_send", sessionKey=f"{name}/main", message="hello")
                 for name in ("mars", "pluto")
             ]
-        assert known["message"] == unknown["message"].replace("pluto", "mars")
-        assert "no session" in known["message"]
+        assert known["message"] == (
+            "no session 'mars/main' to which an agent here may send; for other machines the configuration of sessiond"
+            f" has to say {', '.join(missing)}; then: sessiond config reload"
+        )
+        assert unknown["message"].replace("pluto", "mars") == known["message"] and unknown["data"] == known["data"]
+        assert known["data"] == {"type": "not_found", "code": "machine_not_reached", "settings": missing}
+
+
+async def test_where_there_are_no_machines_nobody_is_told_how_to_reach_them(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as parts, parts.connect() as owner:
+        minted = await owner.call("tokens.mint", scopes=["send"], sessionKey="agent:main:main")
+        async with parts.connect(parts.services.tokens.caller(minted["token"])) as other:
+            refused = await other.failure("sessions_send", sessionKey="team/main", message="hello")
+    assert refused["data"]["code"] == "session_not_found"
+
+
+async def test_another_machine_is_not_told_what_to_configure_here(tmp_path: Path) -> None:
+    async with linked_daemon(tmp_path) as (parts, owner), machine_connection(parts, owner) as mars:
+        refused = await mars.failure("sessions_send", sessionKey="venus/main", message="hello")
+    assert refused["data"]["code"] == "session_not_found" and "configuration" not in refused["message"]
 
 
 async def test_agents_may_send_to_a_machine_as_to_any_other_agent(tmp_path: Path) -> None:

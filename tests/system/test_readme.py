@@ -75,7 +75,7 @@ def test_every_command_of_the_page_is_one_that_sessiond_understands() -> None:
 def test_every_configuration_of_the_page_is_one() -> None:
     tables = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
     tables += re.findall(r"config\.toml <<'END'\n(.*?)\nEND\n", README.read_text(), re.DOTALL)
-    assert len(tables) == 4
+    assert len(tables) == 5
     for text in tables:
         assert parse(text) != Config()
 

@@ -56,6 +56,8 @@ _HINTS = {
     "storage": "nothing was written; make room on the disk of the store and try again",
 }
 
+# Their sentences say what to do next.
+_COMPLETE = ("run_not_found", "question_not_found", "machine_not_reached")
 
 # Wire methods and parameters, and the commands and options that stand for them.
 _COMMANDS = {
@@ -108,7 +110,7 @@ def describe(error: ClientError) -> CommandFailed:
             message = in_words_of_the_command_line(error.message)
             # The hints are about sessions and about trying again. The sentence about a run or a question that is not
             # found says where ids come from, and a request that may have been done must not be sent again.
-            is_complete = error.reason in ("run_not_found", "question_not_found") or error.data.get("begun")
+            is_complete = error.reason in _COMPLETE or error.data.get("begun")
             hint = None if is_complete else _HINTS.get(error.reason or "") or _HINTS.get(error.slug)
             if hint is not None and "sessiond list" in hint and "sessiond list" in message:
                 hint = None  # the message contains it already
