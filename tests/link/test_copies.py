@@ -9,16 +9,23 @@ from typing import Any
 
 import pytest
 from support.copied_transcripts import copies_in
-from support.nats_machines import LinkedMachine, linked
+from support.nats_machines import LinkedMachine, linked, linked_for_module
 from support.nats_server import NatsServer
 from support.nats_stream import count_messages, limit_bytes, purge, read_messages
-from support.sampling import whole_only
+from support.sampling import amount, whole_only
 
 pytestmark = pytest.mark.system
 
 # Mars gets all of lap's sessions but those of one agent; lap gets nothing of mars.
 EXPORT = {("lap", "mars"): 'export = [{agents = ["main", "ops"]}, {agents = ["counter"], labels = ["pub-*"]}]'}
 Machines = dict[str, LinkedMachine]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """For tests that compare all copies with all originals, whatever others have left."""
+    with linked_for_module(tmp_path_factory.mktemp("copies"), "open", ["lap", "mars"], EXPORT) as (_, made):
+        yield made
 
 
 @pytest.fixture
@@ -48,24 +55,25 @@ def inject(machine: LinkedMachine, key: str, text: str) -> None:
     machine.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": text}])
 
 
-def test_what_is_appended_here_is_in_the_copy_there_and_no_more(machines: Machines) -> None:
-    lap, mars = machines["lap"], machines["mars"]
+def test_what_is_appended_here_is_in_the_copy_there_and_no_more(shared: Machines) -> None:
+    lap, mars = shared["lap"], shared["mars"]
     lap.daemon.reply("main", "hello")
     lap.daemon.reply("agent:ops:one", "to ops")
-    wait_until_equal(machines)
-    lap.daemon.reply("main", "x" * 900_000)
-    inject(lap, "agent:ops:one", "y" * 3_000_000)
-    wait_until_equal(machines)
+    wait_until_equal(shared)
+    lap.daemon.reply("main", "x" * amount(900_000, 300_000))
+    inject(lap, "agent:ops:one", "y" * amount(3_000_000, 600_000))
+    wait_until_equal(shared)
     mars.daemon.reply("main", "of mars")
     lap.daemon.reply("main", "later than that")
-    wait_until_equal(machines)
+    wait_until_equal(shared)
     assert lap.replicas("mars") == {}
     copy = next((mars.store / "machines" / "lap").glob("agents/ops/sessions/*.jsonl"))
     assert copy.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_original_that_is_cut_replaced_reset_or_deleted_is_so_there_too(machines: Machines) -> None:
-    lap = machines["lap"]
+def test_an_original_that_is_cut_replaced_reset_or_deleted_is_so_there_too(shared: Machines) -> None:
+    machines, lap = shared, shared["lap"]
+    before = len(lap.originals())
     for key in ("agent:main:cut", "agent:main:replaced", "agent:main:reset", "agent:main:deleted"):
         inject(lap, key, "one") if key == "main" else lap.daemon.reply(key, "one")
         lap.daemon.reply(key, "two")
@@ -89,7 +97,7 @@ def test_an_original_that_is_cut_replaced_reset_or_deleted_is_so_there_too(machi
     wait_until_equal(machines)
     lap.call("sessions.delete", key="agent:main:deleted")
     wait_until_equal(machines)
-    assert len(lap.originals()) == 3
+    assert len(lap.originals()) == before + 3
 
 
 @whole_only("test_a_link_that_runs_sees_what_has_changed")
@@ -120,6 +128,7 @@ def test_a_session_comes_with_its_label_or_its_mark_and_goes_with_it(machines: M
     wait_until_equal(machines, lambda: copies(main))
 
 
+@whole_only("test_what_no_rule_exports_never_leaves_and_what_is_shared_does")
 def test_nothing_that_no_rule_exports_lies_on_the_server(machines: Machines, server: NatsServer) -> None:
     lap, mars = machines["lap"], machines["mars"]
     mars.stop_link()
@@ -140,28 +149,30 @@ def test_nothing_that_no_rule_exports_lies_on_the_server(machines: Machines, ser
     wait_until_equal(machines, lambda: {path.stem: path.read_bytes() for path in [transcript_of(lap, "main")]})
 
 
-def test_what_happens_while_a_link_or_a_daemon_is_away_is_made_up_for(machines: Machines) -> None:
-    lap, mars = machines["lap"], machines["mars"]
-    lap.daemon.reply("main", "hello")
+def test_what_happens_while_a_link_or_a_daemon_is_away_is_made_up_for(shared: Machines) -> None:
+    machines, lap, mars = shared, shared["lap"], shared["mars"]
+    before, key = len(lap.originals()), "agent:main:away"
+    lap.daemon.reply(key, "hello")
     lap.daemon.reply("agent:ops:old", "hello")
     wait_until_equal(machines)
     mars.stop_link()
-    lap.daemon.reply("main", "mars sleeps")
+    lap.daemon.reply(key, "mars sleeps")
     lap.stop_link()
-    lap.daemon.reply("main", "nobody is there")
+    lap.daemon.reply(key, "nobody is there")
     lap.daemon.reply("agent:ops:new", "nobody is there")
     lap.call("sessions.delete", key="agent:ops:old")
+    path = transcript_of(lap, key)
     lap.daemon.kill()
-    path = next(lap.store.glob("agents/main/sessions/*.jsonl"))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
     lap.start_link()
     mars.start_link()
     lap.daemon.start()
     wait_until_equal(machines)
-    assert len(lap.originals()) == 2
+    assert len(lap.originals()) == before + 2
 
 
+@whole_only("test_every_copy_is_equal_after_links_daemons_and_the_server_were_killed")
 def test_an_emptied_stream_and_copies_that_were_deleted_are_made_up_for(machines: Machines, server: NatsServer) -> None:
     lap, mars = machines["lap"], machines["mars"]
     for number in range(5):
@@ -178,6 +189,7 @@ def test_an_emptied_stream_and_copies_that_were_deleted_are_made_up_for(machines
     wait_until_equal(machines)
 
 
+@whole_only("test_a_full_stream_says_so_at_once_and_goes_on_when_there_is_room")
 def test_a_full_stream_is_waited_for(machines: Machines, server: NatsServer) -> None:
     lap, mars = machines["lap"], machines["mars"]
     mars.stop_link()
@@ -189,12 +201,12 @@ def test_a_full_stream_is_waited_for(machines: Machines, server: NatsServer) -> 
     wait_until_equal(machines)
 
 
-def test_a_copy_that_somebody_has_changed_is_made_anew(machines: Machines) -> None:
-    lap, mars = machines["lap"], machines["mars"]
-    lap.daemon.reply("main", "hello")
-    wait_until_equal(machines)
-    [copy] = (mars.store / "machines" / "lap").rglob("*.jsonl")
+def test_a_copy_that_somebody_has_changed_is_made_anew(shared: Machines) -> None:
+    lap, mars = shared["lap"], shared["mars"]
+    lap.daemon.reply("agent:main:changed", "hello")
+    wait_until_equal(shared)
+    [copy] = (mars.store / "machines" / "lap").rglob(transcript_of(lap, "agent:main:changed").name)
     with copy.open("ab") as file:
         file.write(json.dumps({"type": "message", "note": "not of lap"}).encode() + b"\n")
-    lap.daemon.reply("main", "again")
-    wait_until_equal(machines)
+    lap.daemon.reply("agent:main:changed", "again")
+    wait_until_equal(shared)

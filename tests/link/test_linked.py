@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nats_machines import AGENTS, LinkedMachine, linked, wait_until_there
+from support.nats_machines import (
+    AGENTS,
+    LinkedMachine,
+    linked,
+    linked_for_module,
+    wait_until_there,
+    wait_until_together,
+)
 from support.nats_server import NatsServer
 from support.sampling import pick, whole_only
 from support.wire_tap import WireTap
@@ -37,6 +44,20 @@ id = "slow"
 runtime = { type = "exec", command = ["sleep", "600"] }
 """
 MakeServer = Callable[..., NatsServer]
+Shared = tuple[NatsServer, dict[str, LinkedMachine]]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    with linked_for_module(tmp_path_factory.mktemp("open"), "open", NAMES, OPEN, agents=AGENTS + SLOW) as made:
+        yield made
+
+
+@pytest.fixture
+def shared(started: Shared) -> Shared:
+    """Three machines that several tests use, and their server."""
+    wait_until_together(started[1])
+    return started
 
 
 def last_reply(machine: LinkedMachine, key: str) -> str:
@@ -82,23 +103,22 @@ def test_an_agent_asks_one_on_another_machine_and_spawns_one_with_a_file(
         assert text.startswith("Status: ok") and "\nResult: 8\n" in text
 
 
-def test_a_machine_that_sleeps_gets_its_messages_when_it_wakes(tmp_path: Path, nats_server: MakeServer) -> None:
-    server = nats_server("open", *NAMES).start()
-    with linked(tmp_path, server, NAMES, OPEN) as machines:
-        lap, mars = machines["lap"], machines["mars"]
-        mars.stop_link()
-        lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars sleeps")
-        runs = [lap.send("mars/agent:ops:main", f"number {number}", timeout_s=0)["runId"] for number in range(3)]
-        assert lap.call("agent.wait", runId=runs[0], timeoutMs=0)["status"] == "running"
-        # Neither the sender's link nor its daemon has to stay awake for it.
-        lap.stop_link()
-        lap.daemon.stop()
-        lap.daemon.start()
-        mars.start_link()
-        lap.start_link()
-        ends = [lap.call("agent.wait", runId=run, timeoutMs=60_000) for run in runs]
-        assert [end["reply"].strip() for end in ends] == [f"ops heard: number {number}" for number in range(3)]
-        assert len(user_messages(mars, "agent:ops:main")) == 3
+def test_a_machine_that_sleeps_gets_its_messages_when_it_wakes(shared: Shared) -> None:
+    lap, mars = shared[1]["lap"], shared[1]["mars"]
+    mars.call("sessions.create", key="agent:ops:night")
+    mars.stop_link()
+    lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars sleeps")
+    runs = [lap.send("mars/agent:ops:night", f"number {number}", timeout_s=0)["runId"] for number in range(3)]
+    assert lap.call("agent.wait", runId=runs[0], timeoutMs=0)["status"] == "running"
+    # Neither the sender's link nor its daemon has to stay awake for it.
+    lap.stop_link()
+    lap.daemon.stop()
+    lap.daemon.start()
+    mars.start_link()
+    lap.start_link()
+    ends = [lap.call("agent.wait", runId=run, timeoutMs=60_000) for run in runs]
+    assert [end["reply"].strip() for end in ends] == [f"ops heard: number {number}" for number in range(3)]
+    assert len(user_messages(mars, "agent:ops:night")) == 3
 
 
 @whole_only("test_a_long_answer_comes_in_parts_in_any_order")
@@ -118,44 +138,41 @@ def test_long_messages_replies_and_files_travel_in_parts(tmp_path: Path, nats_se
         assert max(len(data) for _, data in tap.messages) < 300_000
 
 
-def test_a_run_that_is_stopped_is_stopped_over_there(tmp_path: Path, nats_server: MakeServer) -> None:
-    server = nats_server("open", *NAMES).start()
-    with linked(tmp_path, server, NAMES, OPEN, agents=AGENTS + SLOW) as machines:
-        lap, mars = machines["lap"], machines["mars"]
-        sent = lap.send("mars/agent:slow:main", "take your time", timeout_s=0)
-        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 1, "does not begin")
-        # A daemon and a link that go for a moment stop nothing.
-        lap.stop_link()
-        lap.daemon.stop()
-        lap.daemon.start()
-        lap.start_link()
-        wait_until_there(lap, ["mars"])
-        lap.wait_for(lambda: lap.status().waiting_there == 1, "does not wait for it again")
-        assert mars.call("daemon.status")["liveRuns"] == 1
-        lap.call("chat.abort", sessionKey=sent["sessionKey"], runId=sent["runId"])
-        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 0, "goes on")
-        assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
+def test_a_run_that_is_stopped_is_stopped_over_there(shared: Shared) -> None:
+    lap, mars = shared[1]["lap"], shared[1]["mars"]
+    sent = lap.send("mars/agent:slow:main", "take your time", timeout_s=0)
+    mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 1, "does not begin")
+    # A daemon and a link that go for a moment stop nothing.
+    lap.stop_link()
+    lap.daemon.stop()
+    lap.daemon.start()
+    lap.start_link()
+    wait_until_there(lap, ["mars"])
+    lap.wait_for(lambda: lap.status().waiting_there == 1, "does not wait for it again")
+    assert mars.call("daemon.status")["liveRuns"] == 1
+    lap.call("chat.abort", sessionKey=sent["sessionKey"], runId=sent["runId"])
+    mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 0, "goes on")
+    assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
 
 
-def test_a_run_that_is_stopped_while_both_links_are_away_is_stopped_over_there(
-    tmp_path: Path, nats_server: MakeServer
-) -> None:
-    server = nats_server("open", *NAMES[:2]).start()
-    with linked(tmp_path, server, NAMES[:2], OPEN, agents=AGENTS + SLOW) as machines:
-        lap, mars = machines["lap"], machines["mars"]
-        sent = lap.send("mars/agent:slow:main", "take your time", timeout_s=0)
-        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 1, "does not begin")
-        mars.stop_link()
-        lap.stop_link()
-        lap.call("chat.abort", sessionKey=sent["sessionKey"], runId=sent["runId"])
-        assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
-        lap.start_link()
-        lap.wait_for(lambda: "stopping a run there" in lap.link_log.read_text(), "does not know that it was stopped")
-        assert mars.call("daemon.status")["liveRuns"] == 1
-        mars.start_link()
-        mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 0, "goes on")
+def test_a_run_that_is_stopped_while_both_links_are_away_is_stopped_over_there(shared: Shared) -> None:
+    lap, mars = shared[1]["lap"], shared[1]["mars"]
+    sent = lap.send("mars/agent:slow:main", "take your time", timeout_s=0)
+    mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 1, "does not begin")
+    mars.stop_link()
+    lap.stop_link()
+    lap.call("chat.abort", sessionKey=sent["sessionKey"], runId=sent["runId"])
+    assert lap.call("agent.wait", runId=sent["runId"], timeoutMs=60_000)["status"] == "aborted"
+    said = "stopping a run there"
+    before = lap.link_log.read_text().count(said)
+    lap.start_link()
+    lap.wait_for(lambda: lap.link_log.read_text().count(said) > before, "does not know that it was stopped")
+    assert mars.call("daemon.status")["liveRuns"] == 1
+    mars.start_link()
+    mars.wait_for(lambda: mars.call("daemon.status")["liveRuns"] == 0, "goes on")
 
 
+@whole_only("test_a_machine_does_what_its_rule_says_and_no_more")
 def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_server: MakeServer) -> None:
     server = nats_server("open", *NAMES).start()
     rules = {("mars", "lap"): 'send = ["agent:ops:*"]\nspawn = ["ops"]'}
@@ -176,12 +193,14 @@ def test_a_machine_does_what_the_rule_says_and_no_more(tmp_path: Path, nats_serv
         assert not any(key.startswith(("agent:main:", "agent:counter:")) for key in keys - {"main"}), keys
 
 
-def test_what_an_operator_forges_or_repeats_changes_nothing(tmp_path: Path, nats_server: MakeServer) -> None:
-    server = nats_server("open", *NAMES).start()
-    with WireTap(server) as tap, linked(tmp_path, server, NAMES, OPEN) as machines:
+def test_what_an_operator_forges_or_repeats_changes_nothing(shared: Shared) -> None:
+    server, machines = shared
+    key = "agent:ops:forged"
+    with WireTap(server) as tap:
         lap, mars, moon = (machines[name] for name in NAMES)
-        assert lap.send("mars/agent:ops:main", "first")["status"] == "ok"
-        assert lap.send("mars/agent:ops:main", "second")["status"] == "ok"
+        mars.call("sessions.create", key=key)
+        assert lap.send(f"mars/{key}", "first")["status"] == "ok"
+        assert lap.send(f"mars/{key}", "second")["status"] == "ok"
         genuine = [*tap.of_kind("cmd"), *tap.of_kind("ans")]
         assert len(genuine) >= 4
         before = {name: one.originals() for name, one in machines.items()}
@@ -191,7 +210,7 @@ def test_what_an_operator_forges_or_repeats_changes_nothing(tmp_path: Path, nats
             words = subject.split(".")
             tap.publish(".".join([words[0], words[2], words[1], *words[3:]]), data)
             tap.publish(".".join([words[0], words[1], "moon", *words[3:]]), data)
-        command = encode(MachineCommand(method="send", target="agent:ops:main", message="forged"))
+        command = encode(MachineCommand(method="send", target=key, message="forged"))
         of_mars = parse_public(load_identity(mars.store).public.text, "mars")
         for identity in (new_identity(), load_identity(moon.store)):
             forged = Envelopes("lap", identity, {"mars": of_mars}).pack("mars", "cmd", "r1", PartOf(), command)
@@ -203,7 +222,7 @@ def test_what_an_operator_forges_or_repeats_changes_nothing(tmp_path: Path, nats
         for one in (lap, mars, moon):  # what comes behind them was handled after them
             other = "mars" if one is not mars else "lap"
             assert one.send(f"{other}/agent:counter:main", "third")["runId"]
-        texts = [str(message["content"]) for message in user_messages(mars, "agent:ops:main")]
+        texts = [str(message["content"]) for message in user_messages(mars, key)]
         assert len(texts) == 2 and not any("forged" in text for text in texts)
         for name, one in machines.items():
             now = one.originals()
@@ -212,13 +231,14 @@ def test_what_an_operator_forges_or_repeats_changes_nothing(tmp_path: Path, nats
         assert mars.status().dropped["form"] >= 1 and moon.status().dropped["receiver"] >= 1
 
 
-def test_encrypted_messages_leave_the_server_nothing_to_read(tmp_path: Path, nats_server: MakeServer) -> None:
-    server = nats_server("open", *NAMES).start()
-    with WireTap(server) as tap:
-        with linked(tmp_path / "plain", server, ["lap", "mars"], OPEN) as machines:
-            assert machines["lap"].send("mars/agent:ops:main", "zebra-crossing")["status"] == "ok"
+def test_encrypted_messages_leave_the_server_nothing_to_read(
+    tmp_path: Path, nats_server: MakeServer, shared: Shared
+) -> None:
+    plain_server, plain = shared
+    plain["mars"].call("sessions.create", key="agent:ops:plain")
+    with WireTap(plain_server) as tap:
+        assert plain["lap"].send("mars/agent:ops:plain", "zebra-crossing")["status"] == "ok"
         assert tap.has(b"zebra-crossing"), "the tap hears what is not encrypted"
-    server.kill()
     server = nats_server("open", *NAMES).start()
     with (
         WireTap(server) as tap,

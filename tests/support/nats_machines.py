@@ -20,7 +20,7 @@ from typing import Any
 
 from support.forked_daemon import ForkedProcess, fork_server
 from support.namespaces import Network
-from support.nats_server import NatsServer
+from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
 from support.real_daemon import PROGRAM, Daemon
 from support.sampling import WHOLE
@@ -187,14 +187,35 @@ def linked(
             if with_links:
                 machine.start_link()
         if with_links:
-            for machine in machines.values():
-                wait_until_there(machine, [name for name in names if name != machine.name])
+            wait_until_together(machines)
         yield machines
     finally:
         for machine in machines.values():
             machine.stop_link(signal.SIGKILL)
             if machine.daemon.process is not None and machine.daemon.process.poll() is None:
                 machine.daemon.kill()
+
+
+@contextmanager
+def linked_for_module(
+    folder: Path, mode: Mode, names: Sequence[str], rules: Rules, **more: Any
+) -> Iterator[tuple[NatsServer, dict[str, LinkedMachine]]]:
+    """A server and its machines for all tests of a module: they take half a second of a processor to come up.
+
+    Each test has sessions of its own, and leaves server, daemons and links running.
+    """
+    server = NatsServer(folder / "nats", mode, names).start()
+    try:
+        with linked(folder, server, names, rules, **more) as machines:
+            yield server, machines
+    finally:
+        server.kill()
+
+
+def wait_until_together(machines: Mapping[str, LinkedMachine]) -> None:
+    """Wait until the link of each machine has seen all others."""
+    for name, machine in machines.items():
+        wait_until_there(machine, [other for other in machines if other != name])
 
 
 def prepare_server(server: NatsServer, names: Sequence[str], net: Network | None) -> None:

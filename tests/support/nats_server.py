@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,9 @@ class NatsServer:
         folder.mkdir(exist_ok=True)
         self.store.mkdir(exist_ok=True)
         if mode == "tls":
-            make_certificates(folder, host, (ADMIN, *self.machines))
+            for name, content in _certificates(host, (ADMIN, *self.machines)).items():
+                (folder / name).write_bytes(content)
+                (folder / name).chmod(0o600)
         elif mode == "nkeys":
             for name in (ADMIN, *self.machines):
                 make_seed(folder / f"{name}.nk")
@@ -174,6 +177,14 @@ def make_seed(path: Path) -> None:
 def public_of(path: Path) -> str:
     public: bytes = nkeys.from_seed(bytearray(path.read_bytes().strip())).public_key
     return public.decode()
+
+
+@functools.cache
+def _certificates(host: str, users: tuple[str, ...]) -> dict[str, bytes]:
+    """The files of `make_certificates`, by name: made once, because they cost as much as ten starts of the server."""
+    with tempfile.TemporaryDirectory() as name:
+        make_certificates(Path(name), host, users)
+        return {path.name: path.read_bytes() for path in Path(name).iterdir()}
 
 
 def make_certificates(folder: Path, host: str, users: Sequence[str], *, days: int = 825) -> None:
