@@ -546,7 +546,7 @@ def run_with_limit(limit: str, value: int, kind: Kind, folder: Path) -> list[str
             ("max_inotify_instances", 0, "watchfiles", ["polling", "True"]),
             ("max_inotify_instances", 0, "inotify", ["Too many open files"]),
         ],
-        3,
+        2,
     ),
 )
 def test_reaching_a_kernel_limit_switches_to_the_next_backend(

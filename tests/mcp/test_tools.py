@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any
@@ -44,11 +45,16 @@ def test_the_parameters_of_a_tool_are_those_of_its_method(tool: dict[str, Any]) 
             msgspec.convert(value, wire_types[wire_name])
 
 
+@functools.cache
+def documented_methods() -> dict[str, Any]:
+    document = openrpc_document(METHODS, title="", version="")
+    return {method["name"]: method for method in document["methods"]}
+
+
 @check_each("tool", tools.LISTED, ids=tools.NAMES)
 def test_the_range_and_the_default_of_a_number_are_those_of_the_method(tool: dict[str, Any]) -> None:
     name = tool["name"]
-    methods = {method["name"]: method for method in openrpc_document(METHODS, title="", version="")["methods"]}
-    params = {param["name"]: param["schema"] for param in methods[METHOD_OF.get(name, name)]["params"]}
+    params = {param["name"]: param["schema"] for param in documented_methods()[METHOD_OF.get(name, name)]["params"]}
     for wire_name, offered in tool["inputSchema"]["properties"].items():
         if wire_name in OWN.get(name, set()) or offered.get("type") not in ("integer", "number"):
             continue

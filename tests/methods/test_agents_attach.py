@@ -209,7 +209,7 @@ async def test_one_connection_may_run_several_agents(tmp_path: Path):
 
 async def test_many_attached_agents_sending_to_each_other_end_each_run_once(tmp_path: Path):
     """Many agents send messages to each other: every run ends, and none ends twice."""
-    count, sends = amount(64, 16), amount(128, 32)
+    count, sends = amount(64, 8), amount(128, 16)
     config = """
 [tools.sessions]
 visibility = "all"

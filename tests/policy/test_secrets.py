@@ -258,7 +258,7 @@ HELD = [
 ]
 
 
-@pytest.mark.parametrize("text", spread(HELD, 3))
+@pytest.mark.parametrize("text", spread(HELD, 2))
 def test_masking_never_holds_the_interpreter_lock_for_long(text: str) -> None:
     """Measures the processor time of each call into C, during which no other thread can run."""
     long, longest, began = text + text[-1] * 8 * MEGABYTE, 0.0, 0.0
@@ -291,11 +291,11 @@ HOSTILE = [
 
 
 # A search of quadratic time would take minutes for a megabyte, and many seconds for a fifth of one.
-ENOUGH = amount(MEGABYTE, MEGABYTE // 5)
+ENOUGH = amount(MEGABYTE, MEGABYTE // 10)
 MOST_S = 5 * ENOUGH / MEGABYTE
 
 
-@check_each("unit", spread(HOSTILE, 14))
+@check_each("unit", spread(HOSTILE, 8))
 def test_a_megabyte_of_hostile_text_is_searched_within_seconds(unit: str) -> None:
     text = (unit * (ENOUGH // len(unit) + 1))[:ENOUGH]
     started = time.thread_time()
@@ -308,7 +308,7 @@ FILLS = ["a", " ", "\\", ".", "-", "=", "A1"]
 
 
 # By default each start with two fills, and each fill with two starts.
-@check_each(("start", "fill"), spread(list(product(STARTS, FILLS)), 17))
+@check_each(("start", "fill"), spread(list(product(STARTS, FILLS)), 10))
 def test_a_megabyte_after_the_start_of_a_secret_is_searched_within_seconds(start: str, fill: str) -> None:
     started = time.thread_time()
     mask_secrets(start + fill * (ENOUGH // len(fill)))

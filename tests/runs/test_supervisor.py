@@ -596,7 +596,7 @@ async def test_every_run_has_exactly_one_end_under_mixed_load(tmp_path: Path, au
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(attach_and_detach)
-            for number in range(amount(300, 120)):
+            for number in range(amount(300, 60)):
                 run = await harness.accept(
                     str(number),
                     keys[number * 7 % len(keys)],

@@ -172,7 +172,7 @@ def conversations(draw: st.DrawFn) -> list[list[Used]]:
     return files
 
 
-@settings(max_examples=amount(400, 40), deadline=None)
+@settings(max_examples=amount(400, 15), deadline=None)
 @given(st.sampled_from(sorted(LINES)), conversations(), st.data())
 def test_every_answer_counts_once_over_all_files_at_any_time(program, files, data):
     with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +188,7 @@ def test_every_answer_counts_once_over_all_files_at_any_time(program, files, dat
             store.close()
 
 
-@settings(max_examples=amount(200, 20), deadline=None)
+@settings(max_examples=amount(200, 8), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, MAX_RECENT - 1), st.integers(1, 50)), min_size=1, max_size=40))
 def test_lines_of_agents_side_by_side_count_once_an_answer(steps):
     """Each agent goes on with its answer, or begins the next one; each line says more than the one before."""

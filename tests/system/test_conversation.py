@@ -215,7 +215,7 @@ def test_a_daemon_killed_at_any_step_ends_each_run_once_and_announces_under_one_
     points = whole.events()
     assert points >= 30
     announced = []
-    for point in spread(range(1, points + 1), 3):
+    for point in spread(range(1, points + 1), 2):
         conversation = programs.open(f"k{point}")
         conversation.begin(timeoutSeconds=0)
         # With different delays, so that it is killed in the middle of a turn as well as right after a write.

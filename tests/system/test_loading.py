@@ -13,7 +13,7 @@ from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
-COUNT = amount(20_000, 2000)
+COUNT = amount(20_000, 1000)
 
 
 def fill(store: Path) -> None:

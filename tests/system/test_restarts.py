@@ -24,7 +24,7 @@ from support.sampling import amount
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 RESTARTS = int(os.environ.get("SESSIOND_RESTARTS", amount(6, 1)))
-SENDERS, PIPELINED_MESSAGES, MESSAGES_BETWEEN_RESTARTS = 3, 8, 25
+SENDERS, PIPELINED_MESSAGES, MESSAGES_BETWEEN_RESTARTS = 3, 8, amount(25, 10)
 CONFIG = """
 [agents.defaults]
 maxConcurrent = 3

@@ -28,14 +28,14 @@ FILES = [{"name": "a", "content": "x" * 1000}, {"name": "b", "content": "y" * 10
 
 
 def test_kill_9_at_any_step_of_a_spawn_leaves_an_announced_child_or_nothing(daemons: FaultyDaemons) -> None:
-    counts = kill_at_every_call(daemons, CONFIG, _spawn_until_killed_or_announced, _check_spawns_are_complete, 6)
+    counts = kill_at_every_call(daemons, CONFIG, _spawn_until_killed_or_announced, _check_spawns_are_complete, 4)
     # Journal, both files, their manifest, transcript; and the records of the run, the announcement, that it was made.
     assert counts["create"] == 5 and counts["write"] >= 8 and counts["sync"] >= 12
     assert (counts["mkdir"], counts["rename"], counts["remove"]) == (1, 2, 1)
 
 
 def test_kill_9_at_any_step_of_a_message_with_files_leaves_no_file_without_a_record(daemons: FaultyDaemons) -> None:
-    counts = kill_at_every_call(daemons, CONFIG, _send_until_killed_or_answered, _check_files_have_records, 5)
+    counts = kill_at_every_call(daemons, CONFIG, _send_until_killed_or_answered, _check_files_have_records, 3)
     assert counts["create"] == 4 and counts["write"] >= 6 and counts["sync"] >= 9
     assert (counts["mkdir"], counts["rename"], counts["remove"]) == (1, 2, 0)
 
@@ -93,7 +93,7 @@ def _check_spawns_are_complete(daemon: Daemon, where: str) -> None:
     assert list((daemon.store / "spawning").iterdir()) == [], where
 
 
-SPAWNS, KILLS, CLIENTS = amount(200, 20), amount(10, 2), 4
+SPAWNS, KILLS, CLIENTS = amount(200, 10), amount(10, 2), 4
 
 
 def test_each_of_many_spawns_is_announced_once_over_several_kills(daemon: Daemon) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
+from support.sampling import spread
 
 pytestmark = pytest.mark.system
 
@@ -136,7 +137,7 @@ def run_on_pipe(daemon: Daemon, *words: str) -> Iterator[PipedCommand]:
         made.close()
 
 
-@pytest.mark.parametrize("words", [("main",), ("--agent", "main"), (KEY,)])
+@pytest.mark.parametrize("words", spread([("main",), ("--agent", "main"), (KEY,)], 1))
 def test_send_on_a_terminal_shows_the_reply_once_as_it_is_written(running: Daemon, words: tuple[str, ...]) -> None:
     running.call("sessions.create", key=KEY)
     with run_on_terminal(running, "send", *words, "hello") as shown:
@@ -159,7 +160,7 @@ def test_send_into_a_pipe_prints_the_reply_at_the_end(running: Daemon) -> None:
     assert running.cli("send", "main", "hello").stdout == "first words of hello\nlast words\n"
 
 
-@pytest.mark.parametrize("words", [("watch",), ("watch", KEY), ("history", "-f", KEY)])
+@pytest.mark.parametrize("words", spread([("watch",), ("watch", KEY), ("history", "-f", KEY)], 2))
 def test_a_terminal_shows_the_text_being_written_in_its_last_line(running: Daemon, words: tuple[str, ...]) -> None:
     running.call("sessions.create", key=KEY)
     with run_on_terminal(running, *words) as shown:
@@ -173,11 +174,14 @@ def test_a_terminal_shows_the_text_being_written_in_its_last_line(running: Daemo
 
 @pytest.mark.parametrize(
     ("words", "end_line"),
-    [
-        (("watch",), "run       failed (error: interrupted)"),
-        (("watch", KEY), "run       failed (error: interrupted)"),
-        (("history", "-f", KEY), "run       was interrupted: the daemon stopped"),
-    ],
+    spread(
+        [
+            (("watch",), "run       failed (error: interrupted)"),
+            (("watch", KEY), "run       failed (error: interrupted)"),
+            (("history", "-f", KEY), "run       was interrupted: the daemon stopped"),
+        ],
+        2,
+    ),
 )
 def test_a_run_that_was_interrupted_by_kill_9_is_shown_as_such_after_the_reconnect(
     running: Daemon, words: tuple[str, ...], end_line: str

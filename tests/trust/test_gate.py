@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
 from support.rows import check_each
+from support.sampling import spread
 
 pytestmark = pytest.mark.system
 
@@ -137,7 +138,9 @@ HEALTH = ("GET /healthz", [], b"")
 
 
 def combinations(hosts: object, origins: object, tokens: object) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    yield from product(hosts, origins, tokens)  # type: ignore[call-overload]
+    """By default every third of them: each value meets good and bad ones of the others."""
+    everything = list(product(hosts, origins, tokens))  # type: ignore[call-overload]
+    yield from spread(everything, max(30, len(everything) // 3))
 
 
 def expected(host: list[str], origin: list[str], token: list[str], success: int) -> set[int]:
@@ -192,7 +195,7 @@ def test_a_stream_needs_a_good_host_a_good_origin_and_a_good_token(
 
 def test_a_route_without_a_token_still_needs_a_good_host_and_origin(raw: RawClient) -> None:
     line, more, body = HEALTH
-    for host, origin in product(GOOD_HOSTS + BAD_HOSTS, GOOD_ORIGINS + BAD_ORIGINS):
+    for host, origin, _ in combinations(GOOD_HOSTS + BAD_HOSTS, GOOD_ORIGINS + BAD_ORIGINS, [[]]):
         headers = [("Host", one) for one in host] + [("Origin", one) for one in origin]
         good = host in GOOD_HOSTS and origin in GOOD_ORIGINS
         assert (raw(line, headers + more, body)[0] == 200) is good, (host, origin)

@@ -36,8 +36,8 @@ from sessiond.transports.exchange import HttpRequest, HttpResponse, error_respon
 from sessiond.transports.routes import Router
 
 # Each stripe has every so many calls of each value, shifted so that every place gets some of the values: of the strings
-# three, of the JSON values five. By default one stripe is tested; with SESSIOND_TESTS=whole all are.
-ALL_STRIPES = 18
+# two, of the JSON values five. By default one stripe is tested; with SESSIOND_TESTS=whole all are.
+ALL_STRIPES = 27
 STRIPES = range(amount(ALL_STRIPES, 1))
 ALL_JSON_STRIPES = 4
 JSON_STRIPES = range(amount(ALL_JSON_STRIPES, 1))

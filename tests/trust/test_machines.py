@@ -14,6 +14,7 @@ from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.in_process_agents import Program, agent
 from support.linked_machines import OPEN, linked_config, linked_daemon, machine_connection, user_messages
 from support.patience import PATIENCE_S
+from support.sampling import pick
 
 from sessiond.config.settings import parse
 from sessiond.methods.table import METHODS
@@ -123,7 +124,7 @@ def everything() -> Caller:
 
 
 # The configuration's own reach, which must not be the machine's.
-@pytest.mark.parametrize("more", ["", OPEN], ids=["tree", "all"])
+@pytest.mark.parametrize("more", pick(["", OPEN], __name__))
 async def test_a_machine_does_what_its_rule_says_and_no_more(tmp_path: Path, more: str) -> None:
     wrong: list[str] = []
     more += "[limits]\nmessagesPerMinute = 1000000\n"

@@ -145,7 +145,7 @@ async def test_the_owner_has_no_rate_limit_and_is_no_sending_session(tmp_path: P
 
 
 # Each method and each kind of caller; with SESSIOND_TESTS=whole each method for each kind.
-@check_each(("method", "case"), spread([(method, case) for method, case in PAIRS if CALLERS[case][2] is not None], 10))
+@check_each(("method", "case"), spread([(method, case) for method, case in PAIRS if CALLERS[case][2] is not None], 5))
 async def test_all_methods_together_count_towards_one_rate_limit(tmp_path: Path, method: str, case: str) -> None:
     async with world(tmp_path, rate=4) as (parts, owner):
         caller = await caller_of(parts, owner, case)

@@ -740,7 +740,7 @@ class CountingSink:
 
 async def test_a_hundred_megabytes_of_updates_need_no_memory(make_spec: Any, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    megabytes = amount(100, 10)
+    megabytes = amount(100, 5)
     sink: Any = CountingSink()
     async with open_agents(max_record_bytes=65536) as agents:
         runtime = agents.runtime(acp_agent())
