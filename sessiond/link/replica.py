@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from sessiond.errors import reason_of
 from sessiond.link.copy_states import Change, CopyStates
-from sessiond.link.ranges import ByteSpan, CopyState, judge
+from sessiond.link.ranges import RANGE_BYTES, ByteSpan, CopyState, judge
 from sessiond.store import dirfd, layout, opening
 
 # What one machine may fill here, and what it leaves free on the disk for all else.
@@ -118,6 +118,18 @@ class MachineFolder:
     def has_place(self) -> bool:
         """Whether one more session may be known."""
         return len(self._known) < self._max_sessions
+
+    @property
+    def limit(self) -> str:
+        """Which limit the copies have reached, to less than one range, in words; empty where they have reached none."""
+        if not self.has_place:
+            return f"{self._max_sessions:,} of its sessions are known here, the most that may be; no others are copied"
+        if self._bytes > self._max_bytes - RANGE_BYTES:
+            return (
+                f"its copies have reached {self._max_bytes:,} bytes, the most that one machine may fill here; they do"
+                " not grow any more"
+            )
+        return ""
 
     def state(self, session: str) -> CopyState | None:
         return self._known.get(session)

@@ -171,7 +171,13 @@ class RunningLink:
             wall_ms=wall_ms,
         )
         self._reader = TranscriptReader(
-            self._store, self._copies, self._peers, courier=self._courier, asks=self._asks, wall_ms=wall_ms
+            self._store,
+            self._copies,
+            self._peers,
+            courier=self._courier,
+            asks=self._asks,
+            changed=self._status_due.set,
+            wall_ms=wall_ms,
         )
         self._courier.answer(PING, self._answer_ping)
         self._courier.answer(BYE, self._answer_bye)
@@ -323,6 +329,7 @@ class RunningLink:
             commands={peer: {str(state): count for state, count in found.items()} for peer, found in counts.items()},
             dead_letters=[f"{one.peer} {one.id}: {one.reason}" for one in dead],
             dropped=dict(self._courier.dropped),
+            limits=self._reader.limits,
         )
 
 

@@ -23,6 +23,7 @@ _MAX_BYTES = 1 << 20
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`machines` says who is there. `commands` counts what each machine has asked for here, by what became of it;
     `waiting_there` is what was asked of others and is not answered yet. `dropped` counts messages by what was wrong.
+    `limits` are those that the copies of a machine's sessions have reached, in words.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     commands: dict[str, dict[str, int]] = {}
     dead_letters: list[str] = []
     dropped: dict[str, int] = {}
+    limits: dict[str, str] = {}
 
     @property
     def in_a_line(self) -> str:

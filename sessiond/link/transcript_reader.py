@@ -53,7 +53,7 @@ class MessageSource(Protocol):
 
 
 class TranscriptReader:
-    """`asks(machine)` is how a machine is asked."""
+    """`asks(machine)` is how a machine is asked. `changed()` is called when other limits are reached than before."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class TranscriptReader:
         *,
         courier: MessageSource,
         asks: Callable[[str], Ask],
+        changed: Callable[[], object],
         wall_ms: Callable[[], int],
         **limits: int,
     ) -> None:
@@ -76,8 +77,14 @@ class TranscriptReader:
         # One thread: folders and states are for one caller at a time.
         self._thread = ThreadPoolExecutor(1, "copies")
         self._told: dict[str, str] = {}
+        self._changed, self._limits = changed, self.limits
         for kind in _KINDS:
             self._consume(kind)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """The machines whose copies have reached a limit, and which."""
+        return {name: folder.limit for name, folder in self._folders.items() if folder.limit}
 
     def note_presence(self, machine: str) -> None:
         """The machine is there again."""
@@ -110,6 +117,9 @@ class TranscriptReader:
                 batch.append(queue.get_nowait())
             messages = [message for message, _ in batch]
             await (self._take_rows(messages) if kind == "row" else self._take_ranges(messages))
+            if self.limits != self._limits:
+                self._limits = self.limits
+                self._changed()
             for _, arrival in batch:
                 await arrival.ack()
 

@@ -183,6 +183,7 @@ class CopyWorld:
             ["lap"],
             courier=self.courier,
             asks=lambda machine: self._ask,
+            changed=list,
             wall_ms=self.now,
             free_bytes=0,
         )

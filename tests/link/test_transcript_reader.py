@@ -65,8 +65,10 @@ def rows_of(counter: int, *rows: dict[str, Any], heads: bytes = b"") -> PeerMess
     return message("row", "rows", {"counter": counter, "rows": rows}, heads)
 
 
-def play(store: Path, messages: Sequence[PeerMessage], **limits: int) -> HeldCourier:
-    """Let a reader of mars and moon take the messages, one after the other."""
+def play(
+    store: Path, messages: Sequence[PeerMessage], told: list[dict[str, str]] | None = None, **limits: int
+) -> HeldCourier:
+    """Let a reader of mars and moon take the messages, one after the other. `told` gets the limits that it tells of."""
 
     async def run() -> HeldCourier:
         courier, states = HeldCourier(), CopyStates(store)
@@ -83,6 +85,7 @@ def play(store: Path, messages: Sequence[PeerMessage], **limits: int) -> HeldCou
             ["mars", "moon"],
             courier=courier,
             asks=asks,
+            changed=lambda: None if told is None else told.append(reader.limits),
             wall_ms=lambda: 1,
             **{"free_bytes": 0, **limits},
         )
@@ -322,3 +325,19 @@ def test_what_is_there_by_now_is_not_asked_for() -> None:
         assert machine.asked == [CopyRequest(session="other", generation=G1, have=100)]
 
     with_asker(body)
+
+
+def test_the_limits_that_a_machine_has_reached_are_told_when_they_change(tmp_path: Path) -> None:
+    told: list[dict[str, str]] = []
+    most = RANGE_BYTES + 10
+    play(tmp_path, [range_of("s", b"0123456789")], told, max_bytes=most, max_sessions=3)
+    assert told == [], "there is room for one more range"
+    more = [range_of("s", b"a", 10), range_of("s", b"b", 11), rows_of(5, row_of("s", gone=True))]
+    play(tmp_path, more, told, max_bytes=most, max_sessions=3)
+    full = f"its copies have reached {most:,} bytes, the most that one machine may fill here; they do not grow any more"
+    assert told == [{"mars": full}, {}]
+    told.clear()
+    begun = [range_of(name, b"x") for name in ("t", "u", "v")]
+    play(tmp_path, begun, told, max_bytes=most, max_sessions=3)
+    known = "3 of its sessions are known here, the most that may be; no others are copied"
+    assert told == [{"mars": known}], "s is known as one that is gone"

@@ -306,11 +306,14 @@ def test_status_shows_the_words_of_other_machines_without_their_control_of_the_t
     (home / "store" / "link").mkdir()
     letter = "lap c\x1b]0;owned\x07\n\u202e: no \x9b31m room"
     StatusFile(home / "store").write(
-        LinkStatus(name="mars", server="127.0.0.1:4222", trouble="a\x1b[2Jb", dead_letters=[letter])
+        LinkStatus(
+            name="mars", server="127.0.0.1:4222", trouble="a\x1b[2Jb", dead_letters=[letter], limits={"lap": "full"}
+        )
     )
     said = link("status")
-    assert said.status == 1 and said.out.replace("\n", "").isprintable() and said.out.count("\n") == 3
+    assert said.status == 1 and said.out.replace("\n", "").isprintable() and said.out.count("\n") == 4
     assert r"given up     lap c\x1b]0;owned\x07\x0a\u202e: no \x9b31m room" in said.out
+    assert "limit        lap: full\n" in said.out
     as_json = link("status", "--json").out
     assert as_json.removesuffix("\n").isprintable() and json.loads(as_json)["deadLetters"] == [letter]
 

@@ -58,6 +58,7 @@ def _details(link: Any) -> list[str]:
     if link.waiting_there:
         found.append(f"{'unanswered':12} {pluralize(link.waiting_there, 'command')} to others")
     found += [f"{'dropped':12} {pluralize(count, 'message')}: {reason}" for reason, count in link.dropped.items()]
+    found += [f"{'limit':12} {name}: {limit}" for name, limit in link.limits.items()]
     found += [f"{'given up':12} {letter}" for letter in link.dead_letters]
     return found
 
