@@ -110,3 +110,18 @@ async def test_other_tasks_run_between_the_pieces() -> None:
 
     await pieces.encode_in_pieces(7, Page([msgspec.Raw(b'"%b"' % (b"x" * 15_000))] * 100, "k"), count_turn)
     assert turns >= 20
+
+
+async def test_short_lists_are_encoded_in_one_go_and_others_in_pieces() -> None:
+    def raw(size: int) -> msgspec.Raw:
+        return msgspec.Raw(b'"%b"' % (b"x" * (size - 2)))
+
+    half = pieces.SHORT_BYTES // 2
+    row = Row("", "x" * half)
+    rest = pieces.SHORT_BYTES - len(msgspec.json.encode([row]))
+    for short in (Page([raw(half), raw(half)], "k"), Page([raw(rest)], "k", [row])):
+        assert await encode_answer(short) == encode_result(7, short)
+    for long in (Page([raw(half), raw(half + 1)], "k"), Page([raw(rest + 1)], "k", [row])):
+        made = await encode_answer(long)
+        assert isinstance(made, pieces.AnswerText)
+        assert b"".join(made.json()) == encode_result(7, long)
