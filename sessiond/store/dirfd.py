@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -67,7 +67,7 @@ def is_shortage(error: OSError) -> bool:
 def check_component(name: str) -> str:
     """`name`, if it is one path component: 1-255 bytes, no slash, no NUL, neither `.` nor `..`."""
     try:
-        size = len(os.fsencode(name))
+        size = len(name) if name.isascii() else len(os.fsencode(name))
     except UnicodeEncodeError:
         raise BadComponent("a path component must be encodable") from None
     if not 1 <= size <= MAX_COMPONENT_BYTES:
@@ -77,13 +77,24 @@ def check_component(name: str) -> str:
     return name
 
 
-@contextlib.contextmanager
-def closing(fd: int) -> Iterator[int]:
+class _Closing:
+    """No generator: opening one file of another program enters ten of them."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def closing(fd: int) -> _Closing:
     """Close `fd` on the way out."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return _Closing(fd)
 
 
 def open_root(path: str | os.PathLike[str]) -> int:
@@ -126,11 +137,15 @@ def open_path_dir(root_fd: int, relparts: Sequence[str], *, create: bool = False
 
     No parts at all give a second descriptor of the root itself.
     """
-    fd = os.dup(root_fd)
+    fd = -1
     for part in relparts:
-        with closing(fd):
-            fd = _open_or_make_dir(fd, part) if create else open_dir(fd, part)
-    return fd
+        parent_fd = root_fd if fd < 0 else fd
+        try:
+            fd = _open_or_make_dir(parent_fd, part) if create else open_dir(parent_fd, part)
+        finally:
+            if parent_fd != root_fd:
+                os.close(parent_fd)
+    return os.dup(root_fd) if fd < 0 else fd
 
 
 def open_file(dir_fd: int, name: str, flags: int, mode: int = 0o600) -> int:
