@@ -127,7 +127,8 @@ class CopyAsker:
         while True:
             self._wake.clear()
             try:
-                if (self._rows_due or loop.time() >= rows_at) and await self._ask_for_rows():
+                self._rows_due = self._rows_due or loop.time() >= rows_at
+                if self._rows_due and await self._ask_for_rows():
                     self._rows_due, rows_at = False, loop.time() + ROWS_S
                 await self._ask_for_more()
                 await self._ask_for_wanted()
@@ -141,9 +142,10 @@ class CopyAsker:
 
     def _next_look(self, rows_at: float) -> float:
         now = asyncio.get_running_loop().time()
-        times = [rows_at, *(one.until for one in self._under_way.values()), *(at for at, _ in self._later.values())]
-        if self._rows_due:
-            times.append(now + _BUSY_S)
+        times = [
+            now + _BUSY_S if self._rows_due else rows_at
+        ]  # due still: they were asked for, and the machine is busy
+        times += [*(one.until for one in self._under_way.values()), *(at for at, _ in self._later.values())]
         return max(0.01, min(times) - now)
 
     async def _ask_for_rows(self) -> bool:
@@ -188,14 +190,22 @@ class CopyAsker:
         try:
             promise = read_fields(await self._ask(COPY, request), Promise)
         except BusError:
-            self._end(wanted.session)
-            self.want(wanted)
+            if self._is_under_way(wanted):
+                self._end(wanted.session)
+                self.want(wanted)
             raise
+        # What was asked for may have come before the reply, or have differed from what is there.
+        if not self._is_under_way(wanted):
+            return
         if isinstance(promise, Refused) or promise.gone:
             self._end(wanted.session)
         elif promise.busy:
             self._end(wanted.session)
             self.want(wanted, _BUSY_S)
+
+    def _is_under_way(self, wanted: Wanted) -> bool:
+        under_way = self._under_way.get(wanted.session)
+        return under_way is not None and under_way.wanted is wanted
 
     def _take_newest(self) -> Wanted | None:
         while self._order:

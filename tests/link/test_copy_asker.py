@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+from support.link_stand_ins import run_until, settle
+
 from sessiond.link import copy_asker
-from sessiond.link.copy_asker import CopyAsker, Wanted
+from sessiond.link.copy_asker import ROWS_S, CopyAsker, Wanted
 from sessiond.link.envelope import PeerMessage
-from sessiond.link.ranges import RowsRequest
+from sessiond.link.failures import BusError
+from sessiond.link.ranges import COPY, CopyRequest, RowsRequest
+
+G1 = "0" * 15 + "1"
 
 
 async def nobody(question: str, fields: Any) -> PeerMessage:
@@ -27,3 +37,94 @@ def test_rows_that_come_again_and_again_are_kept_once(monkeypatch: Any) -> None:
         Wanted("c", "0" * 16, 1, 999),
         None,
     ]
+
+
+def reply(**fields: bool) -> PeerMessage:
+    return PeerMessage("mars", "lap", "rep", "copy:1", json.dumps(fields).encode(), b"", False)
+
+
+class SlowMachine:
+    """A machine that replies to a question for a part of a session when it is let: `ends` are its replies."""
+
+    def __init__(self, *ends: PeerMessage | BusError) -> None:
+        self.ends, self.asked = list(ends), asyncio.Queue[CopyRequest]()
+        self.may_reply = asyncio.Event()
+
+    async def ask(self, question: str, fields: Any) -> PeerMessage:
+        if question != COPY:
+            return reply()
+        self.asked.put_nowait(fields)
+        await self.may_reply.wait()
+        end = self.ends.pop(0)
+        if isinstance(end, BusError):
+            raise end
+        return end
+
+
+LATE = [reply(gone=True), reply(busy=True), BusError("timeout", "no answer")]
+
+
+@pytest.mark.parametrize("late", LATE, ids=["gone", "busy", "lost"])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_what_comes_before_the_reply_ends_the_question_and_not_the_link(
+    late: PeerMessage | BusError, is_wrong: bool
+) -> None:
+    async def body() -> None:
+        machine = SlowMachine(late, reply())
+        asker = CopyAsker("mars", machine.ask, have=lambda session: (G1, 1), rows=RowsRequest)
+        running = asyncio.create_task(asker.run())
+        asker.want(Wanted("s", G1, 3, 1))
+        assert await machine.asked.get() == CopyRequest(session="s", generation=G1, have=1)
+        if is_wrong:
+            asker.want(Wanted("s", G1, 3, 1, "wrong"))
+        else:
+            asker.note_written("s", G1, 3, 3)
+        machine.may_reply.set()
+        await settle()
+        assert not running.done(), running.exception()
+        if is_wrong:
+            assert await machine.asked.get() == CopyRequest(session="s", generation=G1, have=1, wrong=True)
+        running.cancel()
+
+    run_until(body)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to the next moment for which something waits."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.ahead += max(0.0, self._scheduled[0].when() - self.time())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+
+def run_jumping(body: Callable[[], Awaitable[None]]) -> None:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(body())  # type: ignore[arg-type]
+
+
+def test_a_machine_that_stays_busy_is_asked_for_rows_once_a_second() -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        asked: list[float] = []
+        is_over = asyncio.Event()
+
+        async def ask(question: str, fields: Any) -> PeerMessage:
+            asked.append(loop.time())
+            if loop.time() > asked[0] + ROWS_S + 10:
+                is_over.set()
+            return reply(busy=True)
+
+        asker = CopyAsker("mars", ask, have=lambda session: ("", 0), rows=RowsRequest)
+        running = asyncio.create_task(asker.run())
+        await is_over.wait()
+        running.cancel()
+        pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+        assert min(pauses) > 0.9
+
+    run_jumping(body)
