@@ -209,7 +209,7 @@ class Executor:
         if error.slug not in _PASSING or error.data.get("code") in _LASTING:
             await self._answer(entry, MachineAnswer(status="refused", error=error.message))
             return None
-        tries = await self._ledger.do(CommandLedger.note_try, entry.peer, entry.id, error.message)
+        tries = await self._ledger.retry(CommandLedger.note_try, entry.peer, entry.id, error.message)
         if tries >= MAX_TRIES:
             log.error("command given up", peer=entry.peer, command=entry.id, tries=tries, reason=error.message)
             said = f"given up after {tries} attempts: {error.message}"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from support.command_executor import SEND, ExecutorWorld, run_world, take
-from support.link_stand_ins import lost, refusal, settle, until
+from support.link_stand_ins import StandInDaemon, lost, refusal, settle, until
 
 from sessiond.config.link import PeerConfig
 from sessiond.link import executor as room
@@ -22,6 +22,7 @@ from sessiond.link.command_wire import (
     MachineAnswer,
     MachineCommand,
 )
+from sessiond.link.executor import Executor
 
 
 @pytest.fixture
@@ -330,5 +331,37 @@ def test_a_command_that_no_line_to_the_daemon_holds_is_refused(in_world: Any, mo
             assert (identity, refused.status) == ("c2", "refused")
             assert refused.error == "the message with its files is longer than sessiond takes"
             assert len(world.daemon.asked) == 1
+
+    in_world(body)
+
+
+def test_a_disk_that_is_full_for_the_daemon_and_the_ledger_ends_no_link(in_world: Any) -> None:
+    class FullDisk(StandInDaemon):
+        """The disk is full from the first command on, which is refused."""
+
+        executor: Executor | None = None
+
+        def set_full(self, *, is_full: bool) -> None:
+            assert self.executor is not None
+            self.executor._ledger._ledger._db.execute(f"pragma query_only = {is_full:d}")
+
+        def _accept(self, peer: str, method: str, params: dict[str, Any]) -> Any:
+            if not self.asked:
+                self.set_full(is_full=True)
+                self.faults = [refusal("storage")]
+            return super()._accept(peer, method, params)
+
+    async def body(world: ExecutorWorld) -> None:
+        daemon = world.daemon = FullDisk()
+        async with world.executor() as executor:
+            daemon.executor = executor
+            await take(executor, SEND)
+            await until(lambda: daemon.asked)
+            await settle()
+            daemon.set_full(is_full=False)
+            await world.accepted()
+            daemon.end("c1", "agent:ops:main", status="ok", reply="hi")
+            ok = MachineAnswer(status="ok", reply="hi", session_key="agent:ops:main")
+            assert await world.answers(1) == [("c1", ok)]
 
     in_world(body)
