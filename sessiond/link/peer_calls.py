@@ -32,19 +32,22 @@ class PeerCalls:
 
     async def call(self, peer: PeerConfig, method: str, params: dict[str, Any]) -> Any:
         """The result for the peer. RpcError, or another ClientError where the daemon is away."""
+        token = await self._token(peer)
         try:
-            return await self._call(peer, method, params)
+            return await self._call_with(token, peer, method, params)
         except RpcError as error:
-            if error.slug != "unauthenticated" or peer.name not in self._tokens:
+            if error.slug != "unauthenticated":
                 raise
-            del self._tokens[peer.name]  # revoked by the owner, or the store has another key
-        return await self._call(peer, method, params)
+        # Revoked by the owner, or the store has another key. Another call may have found that out before this one.
+        if (held := self._tokens.get(peer.name)) is not None and held[0] == token:
+            del self._tokens[peer.name]
+        return await self._call_with(await self._token(peer), peer, method, params)
 
-    async def _call(self, peer: PeerConfig, method: str, params: dict[str, Any]) -> Any:
+    async def _call_with(self, token: str, peer: PeerConfig, method: str, params: dict[str, Any]) -> Any:
         hello = {
             "protocol": PROTOCOL,
             "client": {"name": f"sessiond-link ({peer.name})", "version": __version__},
-            "token": await self._token(peer),
+            "token": token,
         }
         link = await DaemonLink.open(locate.socket_path(self._socket), hello, {}, lambda _event: None)
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.link_stand_ins import run_until
+from support.link_stand_ins import run_until, settle
 from support.nats_machines import AGENTS
 from support.real_daemon import Daemon
 
@@ -60,5 +61,28 @@ def test_a_call_is_made_as_the_peer_with_one_token_that_is_renewed(daemon: Daemo
         present[0] += TTL_S / 2
         assert (await send("agent:ops:main"))["status"] == "accepted"
         assert len(minted) == 3
+
+    run_until(body)
+
+
+def test_calls_at_the_same_time_outlive_the_revocation_of_their_token(daemon: Daemon) -> None:
+    daemon.start(AGENTS + LINK)
+
+    async def owner(method: str, **params: Any) -> Any:
+        await settle()  # the others find out meanwhile that their token is revoked
+        return daemon.call(method, **params)
+
+    calls = PeerCalls(str(daemon.socket), owner)
+
+    async def send(number: int) -> Any:
+        params = {"sessionKey": "agent:ops:main", "message": f"{number}", "timeoutSeconds": 0}
+        return await calls.call(MARS, "sessions_send", params)
+
+    async def body() -> None:
+        await send(0)
+        for token in daemon.call("tokens.list")["tokens"]:
+            daemon.call("tokens.revoke", id=token["id"])
+        answers = await asyncio.gather(*(send(number) for number in range(1, 9)))
+        assert [one["status"] for one in answers] == ["accepted"] * 8
 
     run_until(body)
