@@ -29,7 +29,7 @@ from sessiond.link.ranges import (
     RowsRequest,
 )
 from sessiond.link.sent_places import SentPlace
-from sessiond.link.subjects import Kind
+from sessiond.link.subjects import Kind, token_of
 from sessiond.link.transcript_bytes import FoundBytes, NoTranscript, OtherContent
 
 log = structlog.get_logger("sessiond.link")
@@ -222,8 +222,9 @@ class PeerFeed:
         fields = RangeFields(
             agent=place.agent, generation=place.generation, begin=found.begin, to=found.to, size=found.size
         )
-        # What was asked for has no id: the server would swallow what it has had lately.
-        msg_id = f"{self.peer}:{session}:{place.generation}:{found.begin}:{found.to}" if kind == "rec" else None
+        # What was asked for has no id: the server would swallow what it has had lately. A digest: no header is sealed.
+        what = f"{self.peer}:{session}:{place.generation}:{found.begin}:{found.to}"
+        msg_id = token_of(what) if kind == "rec" else None
         await self._courier.send(self.peer, kind, session, fields, found.data, msg_id=msg_id)
 
     async def _read_for(self, session: str, place: SentPlace, at: int, most: int = RANGE_BYTES) -> FoundBytes:

@@ -37,7 +37,9 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def token_of(identity: str) -> str:
-    """The last word of a subject: of a session's id (rec, ask), of a command's (cmd, ans), or of `rows`."""
+    """A digest that stands for a text where the server reads it. As the last word of a subject: of a session's id (rec,
+    ask), of a command's (cmd, ans), or of `rows`.
+    """
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -240,9 +240,10 @@ def test_encrypted_messages_leave_the_server_nothing_to_read(
         assert plain["lap"].send("mars/agent:ops:plain", "zebra-crossing")["status"] == "ok"
         assert tap.has(b"zebra-crossing"), "the tap hears what is not encrypted"
     server = nats_server("open", *NAMES).start()
+    rules = {**OPEN, ("lap", "mars"): f'{OPEN["lap", "mars"]}\nexport = [{{ agents = ["main"] }}]'}
     with (
         WireTap(server) as tap,
-        linked(tmp_path / "sealed", server, ["lap", "mars"], OPEN, link="encrypt = true") as machines,
+        linked(tmp_path / "sealed", server, ["lap", "mars"], rules, link="encrypt = true") as machines,
     ):
         lap, mars = machines["lap"], machines["mars"]
         reply = lap.send("mars/agent:ops:main", "okapi-crossing")["reply"].strip()
@@ -250,7 +251,10 @@ def test_encrypted_messages_leave_the_server_nothing_to_read(
         mars.stop_link()  # what it does not take stays on the server
         lap.send("mars/agent:ops:main", "tapir-crossing", timeout_s=0)
         lap.wait_for(lambda: len(tap.of_kind("cmd")) >= 2, "has sent nothing")
-        words = (b"okapi", b"tapir", b"ops heard", b"agent:ops", b"sessions_send", b"agent:main")
+        lap.daemon.reply("main", "lynx-crossing")
+        lap.wait_for(lambda: tap.of_kind("rec"), "does not copy its session")
+        session = lap.call("sessions.resolve", key="main")["sessionId"].encode()
+        words = (b"okapi", b"tapir", b"ops heard", b"agent:ops", b"sessions_send", b"agent:main", b"lynx", session)
         assert [word for word in words if tap.has(word)] == []
         mars.start_link()
         wait_until_there(mars, ["lap"])
