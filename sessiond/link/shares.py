@@ -27,6 +27,10 @@ _MAX_BYTES = 16 << 20
 _Marks = dict[str, tuple[str, ...]]
 
 
+class _NotReadNow(LinkError):
+    """The file may be read in a moment: there is no free descriptor, say."""
+
+
 class SharesFile:
     """The marks as they were when they were last read; `refresh` reads them again where the file has changed."""
 
@@ -56,7 +60,12 @@ class SharesFile:
             return False
         # A file that is changed while it is read has another state at the next look.
         self._seen = seen
-        before, self._marks = self._marks, {key: frozenset(machines) for key, machines in _read(self._store).items()}
+        try:
+            found = _read(self._store)
+        except _NotReadNow:
+            self._seen = None  # or what was taken away would count until the file is changed again
+            raise
+        before, self._marks = self._marks, {key: frozenset(machines) for key, machines in found.items()}
         return before != self._marks
 
 
@@ -126,7 +135,8 @@ def _read(store: Path) -> _Marks:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise LinkError(f"{layout.LINK}/{SHARES} in the store {store} cannot be read: {reason_of(error)}") from None
+        failure = _NotReadNow if dirfd.is_passing(error) else LinkError
+        raise failure(f"{layout.LINK}/{SHARES} in the store {store} cannot be read: {reason_of(error)}") from None
     try:
         return msgspec.json.decode(data or b"", type=_Marks)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

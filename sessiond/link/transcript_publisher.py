@@ -77,6 +77,7 @@ class TranscriptPublisher:
             for name, peer in peers.items()
         }
         self._due = asyncio.Event()  # a whole list
+        self._told = ""
 
     def greet(self) -> None:
         """There is a new connection to the daemon: events may have been missed."""
@@ -152,10 +153,13 @@ class TranscriptPublisher:
 
     def _refresh_marks(self) -> bool:
         try:
-            return self._shares.refresh()
+            is_news, self._told = self._shares.refresh(), ""
         except LinkError as error:
-            log.error("the marks of sessions are not read; the ones before count", reason=str(error))
+            if self._told != error.message:  # it is tried for each session
+                self._told = error.message
+                log.error("the marks of sessions are not read; the ones before count", reason=error.message)
             return False
+        return is_news
 
     def _review(self) -> None:
         for feed in self._feeds.values():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def test_a_link_that_runs_sees_what_has_changed(tmp_path: Path) -> None:
     unmark(tmp_path, SIDE)
     assert not shares.refresh()
     (tmp_path / "link" / "shares.json").unlink()
+    assert (shares.refresh(), shares.marks) == (True, {})
+
+
+def test_a_mark_that_was_taken_away_while_no_descriptor_was_free_is_gone_when_there_is_one(tmp_path: Path) -> None:
+    mark(tmp_path, MAIN)
+    shares = SharesFile(tmp_path)
+    unmark(tmp_path, MAIN)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(LinkError, match="cannot be read"):
+            shares.refresh()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert (shares.refresh(), shares.marks) == (True, {})
 
 
