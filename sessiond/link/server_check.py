@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import http.client
 import json
 import re
 import ssl
@@ -111,6 +112,11 @@ def read_monitoring(url: str, stream: str) -> Monitoring:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         why = reason_of(reason) if isinstance(reason, OSError) else str(reason)
         raise LinkError(f"the monitoring port {url} is not reachable: {why}") from None
+    except http.client.HTTPException:
+        raise LinkError(
+            f"{url} does not speak HTTP: the monitoring port is the number behind http in the server's configuration, "
+            "as in http: 8222"
+        ) from None
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise LinkError(f"the monitoring port {url} answers what no nats-server does") from None
 

@@ -187,6 +187,9 @@ def test_what_a_check_finds_of_a_server_that_was_set_up_otherwise(
     nowhere = link("check", "--monitor", "http://127.0.0.1:1")
     assert "monitoring: the monitoring port http://127.0.0.1:1 is not reachable" in nowhere.out
     assert "is no address of a monitoring port" in link("check", "--monitor", "file:///etc/passwd").out
+    clients = server.url.replace("nats://", "http://")
+    said = link("check", "--monitor", clients)
+    assert f"monitoring: {clients} does not speak HTTP: the monitoring port is" in said.out
 
 
 @recent
