@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,9 +25,9 @@ class CopyStates:
     """All of them in memory, each change on disk when `write` returns. LinkError where another link has the file."""
 
     def __init__(self, store: Path) -> None:
-        self._database: sqlite3.Connection = open_database(store, NAME, _SCHEMA)
+        self._database, rows = open_database(store, NAME, _SCHEMA, "SELECT * FROM copy")
         self._states: dict[str, dict[str, CopyState]] = {}
-        for machine, session, agent, generation, begun, gone, counter in self._database.execute("SELECT * FROM copy"):
+        for machine, session, agent, generation, begun, gone, counter in rows:
             state = CopyState(agent, generation, bool(begun), bool(gone), counter)
             self._states.setdefault(machine, {})[session] = state
 
@@ -37,14 +36,14 @@ class CopyStates:
         return self._states.setdefault(machine, {})
 
     def write(self, changes: Iterable[Change]) -> None:
-        """All of them or, after a crash, none."""
+        """All of them or, after a crash, none. StorageError where the disk refuses."""
         rows = [
             (machine, session, one.agent, one.generation, one.is_begun, one.is_gone, one.counter)
             for machine, session, one in changes
         ]
         if not rows:
             return
-        with begin_change(self._database):
+        with begin_change(self._database, NAME):
             self._database.executemany(_WRITE, rows)
         for machine, session, *values in rows:
             self.of_machine(str(machine))[str(session)] = CopyState(*values)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from sessiond.errors import reason_of
+from sessiond.errors import StorageError, reason_of
 from sessiond.link.copy_states import Change, CopyStates
 from sessiond.link.ranges import RANGE_BYTES, ByteSpan, CopyState, judge
 from sessiond.store import dirfd, layout, opening
@@ -163,11 +163,11 @@ class MachineFolder:
             for span in spans:
                 try:
                     applied.append(self._take(span, batch))
-                except OSError as error:
+                except (OSError, StorageError) as error:
                     applied.append(self._fail(span, error))
             try:
                 self._commit(batch.copies)
-            except OSError as error:
+            except (OSError, StorageError) as error:
                 for copy in batch.copies.values():
                     copy.take_back()
                 return [self._fail(span, error) for span in spans]
@@ -176,8 +176,12 @@ class MachineFolder:
         return applied
 
     def note_rows(self, states: Iterable[tuple[str, CopyState]]) -> None:
-        """Store what rows have said. Copies that are gone have to be removed before."""
-        self._states.write([(self.machine, session, state) for session, state in states])
+        """Store what rows have said. Copies that are gone have to be removed before. StorageError."""
+        try:
+            self._states.write([(self.machine, session, state) for session, state in states])
+        except StorageError as error:
+            self.trouble = f"what {self.machine} says of its sessions is not kept: {error.message}"
+            raise
 
     def remove(self, sessions: Iterable[str]) -> None:
         """Remove the files of sessions. `note_rows` says afterwards that they are gone."""
@@ -260,6 +264,7 @@ class MachineFolder:
         changed = {name: copy for name, copy in opened.items() if copy.temporary or copy.size > copy.was}
         _sync([copy.fd for copy in changed.values()])
         changes: list[Change] = []
+        grown = sum(copy.size - copy.was for copy in changed.values())
         for session, copy in changed.items():
             if copy.mtime_ms is not None:
                 os.utime(copy.fd, ns=(copy.mtime_ms * 1_000_000,) * 2)
@@ -268,10 +273,10 @@ class MachineFolder:
                 os.rename(temporary, copy.name, src_dir_fd=made_fd, dst_dir_fd=copy.folder_fd)
                 copy.temporary = None
                 changes.append((self.machine, session, replace(self._known[session], is_begun=True, is_gone=False)))
-            self._bytes += copy.size - copy.was
         self._states.write(changes)
+        self._bytes += grown
 
-    def _fail(self, span: ByteSpan, error: OSError) -> Applied:
+    def _fail(self, span: ByteSpan, error: OSError | StorageError) -> Applied:
         self.trouble = f"the copy of {span.session} from {self.machine} cannot be written: {reason_of(error)}"
         return Applied("failed", self.size(span.session))
 

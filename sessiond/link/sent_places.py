@@ -7,15 +7,12 @@ So places are stored together, a moment later. Where the file is lost, every ses
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from sessiond.errors import StorageError
 from sessiond.link.database import begin_change, open_database
-from sessiond.store import layout
 
 NAME = "positions.db"
 _SCHEMA = """
@@ -47,11 +44,11 @@ class SentPlaces:
     """
 
     def __init__(self, store: Path) -> None:
-        self._database: sqlite3.Connection = open_database(store, NAME, _SCHEMA)
+        self._database, rows = open_database(store, NAME, _SCHEMA, "SELECT * FROM place")
         self._places: dict[str, dict[str, SentPlace]] = {}
         self.changed = asyncio.Event()
         self._unstored: dict[tuple[str, str], SentPlace] = {}
-        for peer, session, agent, generation, upto, cursor, seen, gone in self._database.execute("SELECT * FROM place"):
+        for peer, session, agent, generation, upto, cursor, seen, gone in rows:
             # Without a cursor something may have been sent, of which nothing is known: nothing goes on from there.
             is_over = bool(gone) or cursor is None
             self._places.setdefault(peer, {})[session] = SentPlace(agent, generation, upto, cursor, seen, is_over)
@@ -75,11 +72,8 @@ class SentPlaces:
 
     def store(self, rows: list[tuple[object, ...]]) -> None:
         """On disk when it returns. StorageError where the disk refuses."""
-        try:
-            with begin_change(self._database):
-                self._database.executemany(_WRITE, rows)
-        except sqlite3.Error as error:
-            raise StorageError(f"{layout.LINK}/{NAME} cannot be written: {error}") from None
+        with begin_change(self._database, NAME):
+            self._database.executemany(_WRITE, rows)
 
     def close(self) -> None:
         self._database.close()

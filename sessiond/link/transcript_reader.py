@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 import structlog
 
+from sessiond.errors import StorageError
 from sessiond.link.bus import Arrival
 from sessiond.link.copy_asker import Ask, CopyAsker, Wanted
 from sessiond.link.copy_states import CopyStates
@@ -169,7 +170,11 @@ class TranscriptReader:
             if isinstance(fields, Refused):
                 self._courier.drop(fields)
             elif message.sender in self._folders:
-                wanted = await self._in_thread(self._apply_rows, message.sender, fields, message.payload)
+                try:
+                    wanted = await self._in_thread(self._apply_rows, message.sender, fields, message.payload)
+                except StorageError:  # all rows are asked for again after a while
+                    self._tell(message.sender)
+                    continue
                 for one in wanted:
                     self._askers[message.sender].want(one)
 

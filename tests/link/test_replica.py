@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.errors import StorageError
 from sessiond.events.inotify import IN_MOVED_TO, InotifyBackend, parse
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.failures import LinkError
@@ -274,6 +275,37 @@ def test_a_damaged_database_is_begun_again_and_the_copies_too(world: World) -> N
     world.open()
     assert world.put(b"d", 3) == Applied("gap", 0)
     assert world.put(b"abc") == Applied("written", 3)
+
+
+def test_a_database_that_is_damaged_anywhere_is_begun_again(world: World) -> None:
+    world.states.write([("mars", f"session-{number:04}", BEGUN) for number in range(2000)])
+    world.close()
+    path = world.store / "link" / "copies.db"
+    data = bytearray(path.read_bytes())
+    data[8 * 4096 : 9 * 4096] = bytes(range(256)) * 16
+    path.write_bytes(data)
+    world.open()
+    assert world.folder.state("session-0000") is None
+    assert world.put(b"abc") == Applied("written", 3)
+
+
+def test_a_database_that_finds_no_room_fails_the_range_and_a_later_one_is_written(world: World) -> None:
+    database = world.states._database
+    database.execute(f"pragma max_page_count = {database.execute('pragma page_count').fetchone()[0]}")
+    names = [f"{number:060}" for number in range(300)]
+    outcomes = [world.put(b"abc", session=name).outcome for name in names]
+    full = outcomes.index("failed")
+    assert set(outcomes[full:]) == {"failed"}
+    assert world.folder.trouble.endswith("link/copies.db cannot be written: database or disk is full")
+    assert world.folder.bytes == 3 * full
+    with pytest.raises(StorageError, match=r"^link/copies.db cannot be written: database or disk is full$"):
+        world.folder.note_rows((name, BEGUN) for name in names)
+    database.execute("pragma max_page_count = 10000")
+    for _ in range(2):
+        assert [world.put(b"abc", session=name) for name in names[:full]] == [Applied("known", 3)] * full
+        assert {world.put(b"abcd", session=name).size for name in names[full:]} == {4}
+        world.restart()
+    assert {world.path(name).read_bytes() for name in names[full:]} == {b"abcd"}
 
 
 def test_one_link_at_a_time_has_the_copies(world: World) -> None:

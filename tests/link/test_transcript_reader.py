@@ -66,12 +66,18 @@ def rows_of(counter: int, *rows: dict[str, Any], heads: bytes = b"") -> PeerMess
 
 
 def play(
-    store: Path, messages: Sequence[PeerMessage], told: list[dict[str, str]] | None = None, **limits: int
+    store: Path,
+    messages: Sequence[PeerMessage],
+    told: list[dict[str, str]] | None = None,
+    *,
+    prepare: Callable[[CopyStates], object] = lambda states: None,
+    **limits: int,
 ) -> HeldCourier:
     """Let a reader of mars and moon take the messages, one after the other. `told` gets the limits that it tells of."""
 
     async def run() -> HeldCourier:
         courier, states = HeldCourier(), CopyStates(store)
+        prepare(states)
 
         def asks(machine: str) -> Any:
             async def ask(question: str, fields: Any) -> PeerMessage:
@@ -132,6 +138,16 @@ def test_ranges_and_rows_make_copies_and_rows_end_them(tmp_path: Path) -> None:
     assert files_in(tmp_path)[COPY_OF_S] == b"new"
     play(tmp_path, [rows_of(8, row_of("s", gone=True))])
     assert files_in(tmp_path)[COPY_OF_S] == b"new", "the end of an older generation"
+
+
+def test_rows_for_which_the_disk_has_no_room_end_nothing(tmp_path: Path) -> None:
+    def fill(states: CopyStates) -> None:
+        states._database.execute("pragma query_only = 1")
+
+    play(tmp_path, [range_of("s", b"abc"), rows_of(5, row_of("s"))])
+    courier = play(tmp_path, [rows_of(6, row_of("t", gone=True)), rows_of(7, row_of("u", size=5))], prepare=fill)
+    assert courier.acknowledged == 2
+    assert files_in(tmp_path) == {COPY_OF_S: b"abc"}
 
 
 BAD_IDS = ["../s", "..", ".", "", "a/b", "/etc/passwd", "a\0b", ".tmp-1", "s" * 129, "ö", "-x", "s\n"]
