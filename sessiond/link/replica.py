@@ -265,6 +265,7 @@ class MachineFolder:
         _sync([copy.fd for copy in changed.values()])
         changes: list[Change] = []
         grown = sum(copy.size - copy.was for copy in changed.values())
+        folders: dict[int, int] = {}  # inode -> descriptor
         for session, copy in changed.items():
             if copy.mtime_ms is not None:
                 os.utime(copy.fd, ns=(copy.mtime_ms * 1_000_000,) * 2)
@@ -272,7 +273,11 @@ class MachineFolder:
                 made_fd, temporary = copy.temporary
                 os.rename(temporary, copy.name, src_dir_fd=made_fd, dst_dir_fd=copy.folder_fd)
                 copy.temporary = None
+                folders[os.fstat(copy.folder_fd).st_ino] = copy.folder_fd
                 changes.append((self.machine, session, replace(self._known[session], is_begun=True, is_gone=False)))
+        # Before it is said that a generation has begun: the name must not be that of the one before after a power cut.
+        for folder_fd in folders.values():
+            dirfd.fsync_dir(folder_fd)
         self._states.write(changes)
         self._bytes += grown
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.record import record
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
@@ -215,6 +216,25 @@ def test_a_link_as_a_transcript_is_replaced_or_left_alone(world: World, tmp_path
     assert world.put(b"new", 0, G2).outcome == "written"
     assert target.read_bytes() == b"abc"
     assert not world.path().is_symlink()
+
+
+_REPLACE = """
+from pathlib import Path
+from sessiond.link.copy_states import CopyStates
+from sessiond.link.ranges import ByteSpan
+from sessiond.link.replica import MachineFolder
+folder = MachineFolder(Path(root), "mars", CopyStates(Path(root)), free_bytes=0)
+spans = [ByteSpan(name, "ops", "0" * 15 + "1", 0, b"abc") for name in ("s", "t")]
+assert [one.outcome for one in folder.apply(spans)] == ["written", "written"]
+"""
+
+
+def test_a_new_copy_has_its_name_on_disk_before_it_is_noted_that_it_is_there(tmp_path: Path) -> None:
+    calls = [call for call in record(tmp_path / "shim", tmp_path, _REPLACE) if "-shm" not in call.path]
+    last = max(number for number, call in enumerate(calls) if call.name == "rename")
+    steps = [(call.name, Path(call.path).name) for call in calls[last + 1 :]]
+    assert steps[0] == ("sync", "sessions"), steps
+    assert ("write", "copies.db-wal") in steps
 
 
 def test_what_a_crash_left_half_made_is_removed(world: World) -> None:
