@@ -183,13 +183,10 @@ class MachineFolder:
             self.trouble = f"what {self.machine} says of its sessions is not kept: {error.message}"
             raise
 
-    def remove(self, sessions: Iterable[str]) -> None:
-        """Remove the files of sessions. `note_rows` says afterwards that they are gone."""
-        for session in sessions:
-            state = self._known.get(session)
-            if state is not None:
-                self._unlink(state.agent, session)
-                self._remove_folder(state.agent)
+    def remove(self, session: str, agent: str) -> None:
+        """Remove a session's file, also one of which nothing is known. `note_rows` says afterwards that it is gone."""
+        self._unlink(agent, session)
+        self._remove_folder(agent)
 
     def _unlink(self, agent: str, session: str) -> None:
         with contextlib.suppress(OSError):
@@ -265,7 +262,7 @@ class MachineFolder:
         _sync([copy.fd for copy in changed.values()])
         changes: list[Change] = []
         grown = sum(copy.size - copy.was for copy in changed.values())
-        folders: dict[int, int] = {}  # inode -> descriptor
+        folders: set[int] = set()
         for session, copy in changed.items():
             if copy.mtime_ms is not None:
                 os.utime(copy.fd, ns=(copy.mtime_ms * 1_000_000,) * 2)
@@ -273,10 +270,10 @@ class MachineFolder:
                 made_fd, temporary = copy.temporary
                 os.rename(temporary, copy.name, src_dir_fd=made_fd, dst_dir_fd=copy.folder_fd)
                 copy.temporary = None
-                folders[os.fstat(copy.folder_fd).st_ino] = copy.folder_fd
+                folders.add(copy.folder_fd)
                 changes.append((self.machine, session, replace(self._known[session], is_begun=True, is_gone=False)))
         # Before it is said that a generation has begun: the name must not be that of the one before after a power cut.
-        for folder_fd in folders.values():
+        for folder_fd in folders:
             dirfd.fsync_dir(folder_fd)
         self._states.write(changes)
         self._bytes += grown

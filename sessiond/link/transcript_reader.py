@@ -213,7 +213,9 @@ class TranscriptReader:
 
     def _remove_gone(self, folder: MachineFolder, rows: Sequence[RowFields], counter: int) -> None:
         known = [row for row in rows if _ends(row, folder.state(row.session), is_room=folder.has_place)]
-        folder.remove(row.session for row in known)
+        for row in known:
+            state = folder.state(row.session)
+            folder.remove(row.session, row.agent if state is None else state.agent)
         folder.note_rows((row.session, _gone_state(folder.state(row.session), row, counter)) for row in known)
 
     # What is there.

@@ -125,7 +125,8 @@ def test_a_new_generation_replaces_the_file_and_an_old_one_never_comes_back(worl
 
 def test_a_session_that_is_gone_comes_back_with_a_newer_generation_only(world: World) -> None:
     world.put(b"abc")
-    world.folder.remove(["s", "never"])
+    world.folder.remove("s", "ops")
+    world.folder.remove("never", "ops")
     world.folder.note_rows([("s", CopyState("ops", G1, is_gone=True, counter=7))])
     assert not world.path().exists() and world.folder.bytes == 0
     world.restart()
@@ -405,9 +406,9 @@ def test_no_folder_of_an_agent_stays_without_a_copy(world: World) -> None:
     assert world.put(b"y", session="other", agent="a19").outcome == "written"
     agents = world.store / "machines" / "mars" / "agents"
     assert [path.name for path in agents.iterdir()] == ["a19"]
-    world.folder.remove(["s"])
+    world.folder.remove("s", "a19")
     assert [path.name for path in agents.rglob("*.jsonl")] == ["other.jsonl"]
-    world.folder.remove(["other"])
+    world.folder.remove("other", "a19")
     assert list(agents.iterdir()) == []
     assert world.put(b"z", session="new", agent="a19").outcome == "written"
     assert world.path("new", "a19").read_bytes() == b"z"

@@ -140,6 +140,16 @@ def test_ranges_and_rows_make_copies_and_rows_end_them(tmp_path: Path) -> None:
     assert files_in(tmp_path)[COPY_OF_S] == b"new", "the end of an older generation"
 
 
+def test_a_copy_of_which_nothing_is_known_any_more_is_removed_with_its_session(tmp_path: Path) -> None:
+    play(tmp_path, [range_of("s", b"abc"), range_of("t", b"abc")])
+    for path in (tmp_path / "link").iterdir():
+        path.unlink()
+    play(tmp_path, [rows_of(5, row_of("s", gone=True))])
+    assert files_in(tmp_path) == {COPY_OF_S.replace("s.jsonl", "t.jsonl"): b"abc"}
+    play(tmp_path, [range_of("s", b"abc")])
+    assert COPY_OF_S not in files_in(tmp_path)
+
+
 def test_rows_for_which_the_disk_has_no_room_end_nothing(tmp_path: Path) -> None:
     def fill(states: CopyStates) -> None:
         states._database.execute("pragma query_only = 1")
