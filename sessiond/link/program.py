@@ -22,9 +22,10 @@ from sessiond.config import settings as configuration
 from sessiond.config.settings import Config
 from sessiond.daemon import logs, notify
 from sessiond.errors import ConfigError, StoreInUse, reason_of
+from sessiond.link.connecting import options_of, settings_of
 from sessiond.link.failures import LinkError
 from sessiond.link.identity import no_store
-from sessiond.link.running import RunningLink
+from sessiond.link.running import RunningLink, make_envelopes
 from sessiond.link.status import LOCK
 from sessiond.store import dirfd, layout, opening
 
@@ -127,7 +128,6 @@ class LinkProgram:
         watchdog = asyncio.create_task(self._keep_watchdog_quiet())
         try:
             while not self._stop.is_set():
-                self._reload.clear()
                 await self._serve()
         finally:
             watchdog.cancel()
@@ -142,9 +142,12 @@ class LinkProgram:
             self._manager.ready(f"linking {self._config.link.name}")
             while True:
                 await asyncio.wait([serving, *waits], return_when=asyncio.FIRST_COMPLETED)
-                if serving.done() or self._stop.is_set() or self._take_new_config():
+                if serving.done() or self._stop.is_set():
                     break
+                # Before it is read: it may be changed again while this link ends.
                 self._reload.clear()
+                if self._take_new_config():
+                    break
                 waits[1] = asyncio.create_task(self._reload.wait())
             if self._stop.is_set():
                 self._manager.notify_stopping("handing over what is under way")
@@ -160,11 +163,15 @@ class LinkProgram:
         """Load the configuration again; False where it cannot be used, and the old one stays."""
         self._manager.notify_reloading()
         try:
-            self._config = load_config(self._config_path)
-        except ConfigError as error:
+            config = load_config(self._config_path)
+            # What it names, too: the keys of the others, certificates, the seed.
+            make_envelopes(self._store, config)
+            options_of(settings_of(config.link))
+        except (ConfigError, LinkError) as error:
             log.error("configuration not reloaded; the old one stays", reason=str(error))
             self._manager.ready(f"linking {self._config.link.name}")
             return False
+        self._config = config
         log.info("configuration reloaded")
         return True
 

@@ -16,7 +16,8 @@ from support.sampling import whole_only
 
 from sessiond.errors import ConfigError
 from sessiond.link.bus import _cancellable
-from sessiond.link.program import end_task, hold_store
+from sessiond.link.identity import new_identity
+from sessiond.link.program import LinkProgram, end_task, hold_store
 
 MakeServer = Callable[..., NatsServer]
 OPEN = {("lap", "mars"): 'send = ["*"]', ("mars", "lap"): 'send = ["*"]'}
@@ -72,6 +73,16 @@ def test_a_reload_takes_the_new_configuration_and_keeps_the_old_one_where_it_is_
         mars.daemon.config.write_text(good.replace("[[link.peers]]", '[[link.peers]]\nsend = "everything"'))
         mars.link.send_signal(signal.SIGHUP)
         mars.wait_for(lambda: "configuration not reloaded; the old one stays" in mars.link_log.read_text(), "is silent")
+        lap_key = next(line for line in good.splitlines() if line.startswith('key = "sdl1-'))
+        bad = [
+            (good.replace(lap_key, lap_key.replace("sdl1-", "sdl1-x")), "the key of lap is not what"),
+            (good.replace("[link]", '[link]\nnkeySeed = "/nowhere/seed"'), "/nowhere/seed cannot be read"),
+        ]
+        for text, reason in bad:
+            mars.daemon.config.write_text(text)
+            mars.link.send_signal(signal.SIGHUP)
+            mars.wait_for(lambda reason=reason: reason in mars.link_log.read_text(), f"does not say: {reason}")
+        assert mars.link.poll() is None
         mars.daemon.config.write_text(good.replace("[[link.peers]]", '[[link.peers]]\nsend = ["agent:ops:*"]'))
         for process in (mars.link, mars.daemon.process):
             assert process is not None
@@ -79,6 +90,25 @@ def test_a_reload_takes_the_new_configuration_and_keeps_the_old_one_where_it_is_
         mars.wait_for(lambda: "[info     ] configuration reloaded" in mars.link_log.read_text(), "does not reload")
         wait_until_there(mars, ["lap"])
         mars.wait_for(lambda: lap.send("mars/agent:ops:main", "two")["status"] == "ok", "does not let it send")
+
+
+def test_a_reload_that_is_asked_for_while_a_link_ends_is_not_lost(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[link]\nname = "lap"\nserver = "nats://127.0.0.1:4222"\n'
+        f'[[link.peers]]\nname = "mars"\nkey = "{new_identity().public.text}"\n'
+    )
+    seen: list[bool] = []
+
+    class Program(LinkProgram):
+        async def _serve(self) -> None:
+            seen.append(self._reload.is_set())
+            self._reload.set()  # SIGHUP comes when this link is told to end
+            if len(seen) == 2:
+                self._stop.set()
+
+    run_until(lambda: Program(tmp_path, config, None).run())
+    assert seen == [False, True]
 
 
 @pytest.mark.system
