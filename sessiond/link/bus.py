@@ -27,13 +27,14 @@ from sessiond.errors import quote
 from sessiond.link.connecting import (
     ServerClient,
     ServerSettings,
+    check_answer,
     denied_subject,
     in_words,
     make_client,
     options_of,
     server_facts,
 )
-from sessiond.link.failures import BusError
+from sessiond.link.failures import BusError, LinkError
 from sessiond.link.subjects import Address, Kind, ask_subject, consumer_name, deliver_subject, parse_subject
 
 # A publish that was not answered may have arrived: it is sent again under the same id. The library would wait for ever
@@ -48,6 +49,9 @@ _MOST_DENIED: Final = 64
 # Questions that wait for their answers; more wait in the client, which drops what is beyond these bytes.
 _MOST_QUESTIONS: Final = 256
 _QUESTION_BYTES: Final = 16 << 20
+# The same of arrivals: what nobody takes is delivered again every 30 seconds. As much as a consumer delivers at once.
+_MOST_ARRIVALS: Final = 64
+_ARRIVAL_BYTES: Final = 64 << 20
 # The stream, or the disk that all streams share, takes no more.
 _FULL: Final = frozenset({10077, 10023, 10047, 10122})
 _NO_STREAM: Final = 10059
@@ -133,20 +137,21 @@ class Bus:
         known to be stored: `timeout` and `unreachable` may have arrived all the same.
         """
         client = self._usable_client()
-        if len(data) > client.max_payload:
-            raise BusError(
-                "too_large",
-                f"the server takes {client.max_payload} bytes in a message, not {len(data)}: remove max_payload from"
-                " its configuration",
-            )
         headers = {"Nats-Msg-Id": msg_id} if msg_id else None
         began = time.monotonic()
         try:
-            acknowledged = await _cancellable(
-                client.jetstream().publish(
-                    subject, data, timeout=PUBLISH_TIMEOUT_S, stream=self._settings.stream, headers=headers
+            with check_answer():
+                if len(data) > client.max_payload:
+                    raise BusError(
+                        "too_large",
+                        f"the server takes {client.max_payload} bytes in a message, not {len(data)}: remove max_payload"
+                        " from its configuration",
+                    )
+                acknowledged = await _cancellable(
+                    client.jetstream().publish(
+                        subject, data, timeout=PUBLISH_TIMEOUT_S, stream=self._settings.stream, headers=headers
+                    )
                 )
-            )
         except nats.js.errors.NoStreamResponseError:
             raise self._no_stream() from None
         except APIError as error:
@@ -157,7 +162,7 @@ class Bus:
 
     def consume(self, kind: Kind, handler: Handler) -> None:
         """Call the handler with every message of the kind for this machine, from now on and after each connection."""
-        queue = self._queues[kind] = asyncio.Queue()
+        queue = self._queues[kind] = asyncio.Queue(_MOST_ARRIVALS)
         self._working.append(self._tasks.create_task(_work(queue, handler)))
         if self._client is not None:
             self._working.append(self._tasks.create_task(_finish(self._subscribe(self._client, kind))))
@@ -201,30 +206,35 @@ class Bus:
 
     async def keep_connected(self) -> None:
         while True:
-            closed = asyncio.Event()
-            client = make_client(self._settings)
             try:
-                await _cancellable(self._connect(client, closed))
-                while not closed.is_set():
-                    await self.look()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_AGAIN_S):
-                            await closed.wait()
+                await self._keep_client(options_of(self._settings))
             except (nats.errors.Error, OSError) as error:
                 # Lost before it was connected for good: only then the library raises it.
                 self._lose(in_words(error, self._settings).message)
-            finally:
-                self._client = None
-                await _cancellable(client.end())
+            except LinkError as error:
+                self._lose(error.message)  # a file of the settings, which may be in the middle of being replaced
             # The server has closed it for good, as when this machine's user was taken away.
             await asyncio.sleep(_RETRY_S[-1])
+
+    async def _keep_client(self, options: dict[str, Any]) -> None:
+        client, closed = make_client(self._settings), asyncio.Event()
+        try:
+            await _cancellable(self._connect(client, options, closed))
+            while not closed.is_set():
+                await self.look()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await closed.wait()
+        finally:
+            self._client = None
+            await _cancellable(client.end())
 
     def stop(self) -> None:
         self._is_over = True
         for task in self._working:
             task.cancel()
 
-    async def _connect(self, client: ServerClient, closed: asyncio.Event) -> None:
+    async def _connect(self, client: ServerClient, options: dict[str, Any], closed: asyncio.Event) -> None:
         async def on_error(error: Exception) -> None:
             if client.is_connected:
                 self._note(error)
@@ -246,13 +256,9 @@ class Bus:
                 self._lose(in_words(client.last_error, self._settings).message)
             closed.set()
 
-        await client.connect(
-            **options_of(self._settings),
-            error_cb=on_error,
-            disconnected_cb=on_loss,
-            reconnected_cb=on_return,
-            closed_cb=on_close,
-        )
+        hooks: dict[str, Any] = {"disconnected_cb": on_loss, "reconnected_cb": on_return, "closed_cb": on_close}
+        with check_answer():
+            await client.connect(**options, error_cb=on_error, **hooks)
         # Whatever is consumed from here on subscribes for itself.
         self._client, kinds, questions = client, list(self._queues), self._questions
         for kind in kinds:
@@ -274,9 +280,10 @@ class Bus:
             address = parse_subject(message.subject)
             # What was published by hand to the inbox has the inbox for its subject, and any subject to reply to.
             if address is not None and address.kind == kind:
-                queue.put_nowait(Arrival(self, address, message))
+                await queue.put(Arrival(self, address, message))
 
-        await client.subscribe(deliver_subject(self._settings.name, kind), cb=take)
+        subject = deliver_subject(self._settings.name, kind)
+        await client.subscribe(subject, cb=take, pending_bytes_limit=_ARRIVAL_BYTES)
 
     async def _answer_all(self, questions: asyncio.Queue[Msg], answerer: Answerer) -> None:
         while True:
@@ -347,8 +354,8 @@ class Bus:
         began = time.monotonic()
         try:
             client = self._usable_client()
-            asking = client.jsm().consumer_info(self._settings.stream, name, timeout=REQUEST_TIMEOUT_S)
-            await _cancellable(asking)
+            with check_answer():
+                await _cancellable(client.jsm().consumer_info(self._settings.stream, name, timeout=REQUEST_TIMEOUT_S))
         except nats.js.errors.ServiceUnavailableError:
             return self._no_stream().message
         except APIError as error:

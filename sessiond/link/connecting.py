@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -103,6 +104,24 @@ class ServerClient(Client):
         if self.wants_tls and not info.get("tls_required"):
             raise nats.errors.SecureConnWantedError
         return super()._connect_command()
+
+
+class BadAnswerError(nats.errors.Error):
+    """What came is no answer of a nats-server."""
+
+    def __str__(self) -> str:
+        return "it answers what no nats-server does"
+
+
+@contextlib.contextmanager
+def check_answer() -> Iterator[None]:
+    """BadAnswerError where the server's answer breaks the library, which looks at nothing that it takes out of one."""
+    try:
+        yield
+    except (nats.errors.Error, OSError):  # a certificate that cannot be verified is a ValueError as well
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise BadAnswerError from None
 
 
 def denied_subject(error: Exception) -> tuple[str, str] | None:

@@ -104,10 +104,11 @@ class TranscriptReader:
                 folder.close()
 
     def _consume(self, kind: Kind) -> None:
-        queue = self._queues[kind] = asyncio.Queue()
+        # What is beyond waits in the server: a disk that hangs has everything delivered again and again.
+        queue = self._queues[kind] = asyncio.Queue(2 * _BATCH)
 
         async def take(message: PeerMessage, arrival: Arrival) -> None:
-            queue.put_nowait((message, arrival))  # at most as many as the consumer has unacknowledged
+            await queue.put((message, arrival))
 
         self._courier.consume(kind, take)
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from nats.aio.client import Client
 from support.buses import Watched, bus_of
+from support.link_stand_ins import until
 from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
 from support.sampling import pick
@@ -19,7 +20,7 @@ from sessiond.link.connecting import ServerSettings, connect_once, make_client, 
 from sessiond.link.envelope import Envelopes, Refused
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.identity import new_identity
-from sessiond.link.server_setup import set_up
+from sessiond.link.server_setup import set_up, wanted_consumer
 from sessiond.link.subjects import Address, Kind, stream_subject, token_of
 
 REC = stream_subject("lap", "mars", "rec", "session")
@@ -105,6 +106,40 @@ def test_questions_that_nobody_has_answered_yet_are_kept_to_a_limit(nats_server:
             await answered_by(mars, lap)
             assert 256 < answered < 1000
             await flood.close()
+
+    run(test())
+
+
+def test_arrivals_that_nobody_takes_are_kept_to_a_limit(nats_server: type[NatsServer]) -> None:
+    """A server delivers again, every 30 seconds, what a disk that hangs has not acknowledged."""
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        admin = await connect_once(server.settings())
+        consumer = wanted_consumer("mars", "rec")
+        consumer.max_ack_pending = 1000
+        await admin.jsm().add_consumer("X", consumer)
+        await admin.end()
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars") as mars:
+            is_free, taken = asyncio.Event(), list[bytes]()
+
+            async def take(arrival: Arrival) -> None:
+                await is_free.wait()
+                await arrival.ack()
+                taken.append(arrival.data)
+
+            mars.bus.consume("rec", take)
+            for number in range(200):
+                await lap.bus.publish(REC, b"%d" % number)
+            client = mars.bus._client
+            assert client is not None
+            await client.flush()  # whatever the server had for it has come
+            assert mars.bus._queues["rec"].qsize() <= 64
+            is_free.set()
+            async with asyncio.timeout(PATIENCE_S):
+                await until(lambda: len(taken) == 200)
+            assert taken == [b"%d" % number for number in range(200)]
 
     run(test())
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.link_stand_ins import run_until, settle, until
 from support.patience import PATIENCE_S
 
 from sessiond.link.copy_asker import CopyAsker, Wanted
@@ -65,6 +66,10 @@ def rows_of(counter: int, *rows: dict[str, Any], heads: bytes = b"") -> PeerMess
     return message("row", "rows", {"counter": counter, "rows": rows}, heads)
 
 
+async def nobody(question: str, fields: Any) -> PeerMessage:
+    raise BusError("nobody", "it is not there")
+
+
 def play(
     store: Path,
     messages: Sequence[PeerMessage],
@@ -79,18 +84,12 @@ def play(
         courier, states = HeldCourier(), CopyStates(store)
         prepare(states)
 
-        def asks(machine: str) -> Any:
-            async def ask(question: str, fields: Any) -> PeerMessage:
-                raise BusError("nobody", f"{machine} is not there")
-
-            return ask
-
         reader = TranscriptReader(
             store,
             states,
             ["mars", "moon"],
             courier=courier,
-            asks=asks,
+            asks=lambda machine: nobody,
             changed=lambda: None if told is None else told.append(reader.limits),
             wall_ms=lambda: 1,
             **{"free_bytes": 0, **limits},
@@ -148,6 +147,34 @@ def test_a_copy_of_which_nothing_is_known_any_more_is_removed_with_its_session(t
     assert files_in(tmp_path) == {COPY_OF_S.replace("s.jsonl", "t.jsonl"): b"abc"}
     play(tmp_path, [range_of("s", b"abc")])
     assert COPY_OF_S not in files_in(tmp_path)
+
+
+def test_what_is_not_written_yet_is_kept_to_a_limit(tmp_path: Path) -> None:
+    async def run() -> None:
+        courier, states = HeldCourier(), CopyStates(tmp_path)
+        reader = TranscriptReader(
+            tmp_path,
+            states,
+            ["mars"],
+            courier=courier,
+            asks=lambda machine: nobody,
+            changed=lambda: None,
+            wall_ms=lambda: 1,
+            free_bytes=0,
+        )
+        messages = [range_of("s", b"x", number, size=500) for number in range(500)]
+        coming = [asyncio.create_task(courier.takers["rec"](one, courier)) for one in messages]
+        await settle()
+        assert sum(task.done() for task in coming) == 64
+        running = asyncio.create_task(reader.run())
+        await until(lambda: courier.acknowledged == 500)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        states.close()
+
+    run_until(run)
+    assert files_in(tmp_path) == {COPY_OF_S: b"x" * 500}
 
 
 def test_rows_for_which_the_disk_has_no_room_end_nothing(tmp_path: Path) -> None:
