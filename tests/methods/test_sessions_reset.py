@@ -9,11 +9,13 @@ import trio
 from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.real_daemon import Daemon
 from support.rows import check_each
+from support.sampling import amount
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
 
 KEY = "agent:main:work"
+ATTEMPTS, RESETS = amount(6, 2), amount(15, 6)
 SLOW = """
 [[agents.list]]
 id = "main"
@@ -142,12 +144,12 @@ async def test_no_message_sent_during_resets_is_lost_and_every_run_ends(tmp_path
         accepted: dict[str, str] = {}
 
         async def send(connection: Connection, name: int) -> None:
-            for count in range(25):
+            for count in range(amount(25, 10)):
                 text = f"message {name}.{count}"
                 accepted[text] = (await connection.call("chat.send", sessionKey=KEY, message=text))["runId"]
 
         async def reset(connection: Connection) -> None:
-            for _ in range(15):
+            for _ in range(RESETS):
                 await connection.call("sessions.reset", key=KEY)
 
         async with trio.open_nursery() as work:
@@ -164,8 +166,10 @@ async def test_no_message_sent_during_resets_is_lost_and_every_run_ends(tmp_path
         for text in accepted:
             assert everything.count(f'"{text}"') >= 1, text
         assert len(list(folder.glob("*.jsonl"))) == 1
-        assert len(files) == 31
-        assert [len(session.entry.runs) for session in daemon.services.store.catalog.by_id.values()] == [0] * 31
+        assert len(files) == 1 + 2 * RESETS
+        assert [len(session.entry.runs) for session in daemon.services.store.catalog.by_id.values()] == [0] * (
+            1 + 2 * RESETS
+        )
 
 
 async def _with_connection(daemon: InProcessDaemon, work: Any, *args: Any) -> None:
@@ -303,7 +307,7 @@ async def _say(connection: Connection, text: str) -> None:
 @pytest.mark.system
 def test_a_kill_during_a_reset_loses_nothing(daemon: Daemon) -> None:
     daemon.start()
-    for attempt in range(6):
+    for attempt in range(ATTEMPTS):
         daemon.reply("main", f"kept {attempt}")
         daemon.call("sessions.patch", key="main", label=f"label {attempt}")
         before = len(list(daemon.store.rglob("*.jsonl")))

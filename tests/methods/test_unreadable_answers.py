@@ -9,6 +9,7 @@ from support.in_process import in_process_daemon
 from support.in_process_agents import attached_agents_config
 from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.sampling import spread
 
 ANSWERS = {
     "a lone surrogate": (rb'"result":{"reply":"cut \ud83d"}', ("ok", "cut \ufffd", None)),
@@ -26,7 +27,7 @@ ANSWERS = {
 }
 
 
-@check_each("answer", ANSWERS)
+@check_each("answer", spread(list(ANSWERS), 5))
 @check_each("shape", [b"%s", b"[%s]"])
 async def test_a_run_whose_answer_cannot_be_read_ends(tmp_path: Path, answer: str, shape: bytes) -> None:
     text, (status, reply, error) = ANSWERS[answer]

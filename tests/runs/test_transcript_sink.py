@@ -13,6 +13,7 @@ from support.in_process import in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.sampling import spread
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
@@ -37,7 +38,7 @@ SHAPES: dict[str, Any] = {
 }
 
 
-@check_each("shape", SHAPES)
+@check_each("shape", spread(list(SHAPES), 4))
 @check_each("raw", [False, True])
 async def test_a_custom_record_contains_no_file_content(tmp_path: Path, shape: str, *, raw: bool) -> None:
     data = msgspec.Raw(msgspec.json.encode(SHAPES[shape])) if raw else SHAPES[shape]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from support.patience import PATIENCE_S
+from support.sampling import amount
 
 from sessiond.runtimes import keeper, launcher, process
 from sessiond.runtimes.launcher import ProgramCommand
@@ -128,15 +129,15 @@ async def test_many_programs_start_at_once_also_after_one_that_cannot_be_started
     """Programs are started by the fork server, so starts need no worker thread and do not wait for each other."""
     with pytest.raises(launcher.CannotStart, match="command not found: no-such"):
         await process.run(ProgramCommand(argv=("no-such",), env={}, cwd=workspace), None)  # type: ignore[arg-type]
-    statuses: list[int] = []
+    count, statuses = amount(20, 8), []
 
     async def run_one(number: int) -> None:
         statuses.append(await run_script(f"exit {number}", workspace))
 
     async with trio.open_nursery() as nursery:
-        for number in range(20):
+        for number in range(count):
             nursery.start_soon(run_one, number)
-    assert sorted(statuses) == list(range(20))
+    assert sorted(statuses) == list(range(count))
 
 
 async def test_an_inherited_file_descriptor_has_the_requested_number(workspace: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.rows import check_each
+from support.sampling import spread
 
 from sessiond.events.replay_page import read_page
 from sessiond.events.subscription import FollowPlace
@@ -78,7 +79,7 @@ def read_pages(fd: int, name: str, entry: Entry, place: tuple[int, int], limit: 
         end, seq = page.start, page.start_seq
 
 
-@check_each("name", FILES)
+@check_each("name", spread(FILES, 4))
 def test_a_transcript_of_a_real_program_reads_the_same_in_any_way(name: str) -> None:
     fd = os.open(GOLDEN / name, os.O_RDONLY)
     try:

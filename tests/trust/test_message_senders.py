@@ -169,7 +169,7 @@ async def test_a_repeated_idempotency_key_is_counted_once(tmp_path: Path, method
 
 
 @check_each("target", [INTO, ALICE])
-@check_each("method", sorted(SENDERS.keys() - ADMINS_ONLY))
+@check_each("method", spread(sorted(SENDERS.keys() - ADMINS_ONLY), 3))
 async def test_hops_are_counted_on_from_the_run_that_sends(tmp_path: Path, method: str, target: str) -> None:
     """Into another session, and into its own: a run that sends to its own session makes a loop as well."""
     errors: list[Any] = []

@@ -13,6 +13,7 @@ import trio
 from support.in_process import Connection, InProcessDaemon, Refused, in_process_daemon
 from support.patience import PATIENCE_S
 from support.rows import check_each
+from support.sampling import spread
 
 from sessiond.delivery.channels import Delivery, NotDelivered
 from sessiond.model.caller import NOBODY, Caller
@@ -183,7 +184,7 @@ ATTACH_CASES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, int]] = {
 }
 
 
-@check_each("case", ATTACH_CASES)
+@check_each("case", spread(list(ATTACH_CASES), 6))
 async def test_only_a_token_for_the_whole_agent_attaches(tmp_path: Path, case: str) -> None:
     scopes, claims, agent_id, code = ATTACH_CASES[case]
     async with open_daemon(tmp_path) as daemon, daemon.connect_with(*scopes, **claims) as connection:

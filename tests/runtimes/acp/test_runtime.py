@@ -16,7 +16,7 @@ import trio.testing
 from support.acp_conversation import Conversation, acp_agent, frames_in, open_agents, read_frames
 from support.patience import PATIENCE_S
 from support.rows import check_each
-from support.sampling import amount
+from support.sampling import amount, spread
 
 from sessiond.config.agents import AgentConfig, RuntimeConfig
 from sessiond.errors import StorageError
@@ -391,7 +391,7 @@ UNUSABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 ]
 
 
-@check_each(("options", "fields", "sentence"), UNUSABLE)
+@check_each(("options", "fields", "sentence"), spread(UNUSABLE, 4))
 async def test_an_agent_that_cannot_be_used_says_why(
     options: Any, fields: Any, sentence: str, make_conversation: Any
 ) -> None:
