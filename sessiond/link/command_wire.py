@@ -17,6 +17,11 @@ MAX_PARTS = MAX_BODY_BYTES // PART_BYTES
 # byte in a body, and six there.
 MAX_LINE_BYTES = MAX_BODY_BYTES - 64 * 1024
 MAX_KEY_CHARS = 1024
+# How long after it was signed a command is taken: much longer than servers keep one, and shorter than it is known here
+# that it was carried out (`command_ledger.KEPT_MS`); after that whoever has kept a copy could have it done once more.
+MAX_AGE_MS = 60 * 86_400_000
+# Clocks are wrong, but not by more; who signs ahead would be believed for longer.
+MAX_AHEAD_MS = 86_400_000
 
 
 class CommandFile(msgspec.Struct, frozen=True):
@@ -51,14 +56,21 @@ class MachineCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class PartOf(msgspec.Struct, frozen=True):
-    """Which part of a body a message has, from 0 on, and how many there are: the fields of its envelope."""
+    """Which part of a body a message has, from 0 on, and how many there are: the fields of its envelope. `sent_at` is
+    when it was signed, in milliseconds since 1970.
+    """
 
     part: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTS)] = 0
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+    sent_at: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = msgspec.field(name="sentAt", default=0)
 
     def __post_init__(self) -> None:
         if self.part >= self.parts:
             raise ValueError(f"there is no part {self.part} of {self.parts}")
+
+    def is_of_now(self, now_ms: int) -> bool:
+        """Whether it was signed lately, as far as clocks say."""
+        return -MAX_AHEAD_MS <= now_ms - self.sent_at <= MAX_AGE_MS
 
 
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -43,8 +43,8 @@ AnyKind = Kind | Literal["req", "rep"]
 # form  no envelope of this version          receiver  for another machine        sender  of no machine that is a peer
 # kind  of another kind than its subject     signature  not the sender's, or changed on the way
 # seal  not sealed for this machine          content  signed by the peer, and still no content
-# token  its subject belongs to another session or command
-Reason = Literal["form", "receiver", "sender", "kind", "signature", "seal", "content", "token"]
+# token  its subject belongs to another session or command      time  a command that was signed long ago
+Reason = Literal["form", "receiver", "sender", "kind", "signature", "seal", "content", "token", "time"]
 T = TypeVar("T")
 
 

@@ -226,7 +226,7 @@ class RunningLink:
         parts = split(body)
         try:
             for number, part in enumerate(parts):
-                await self._courier.send(peer, kind, identity, PartOf(number, len(parts)), part)
+                await self._courier.send(peer, kind, identity, PartOf(number, len(parts), wall_ms()), part)
         except BusError as error:
             if self._unsent.get((peer, kind)) != error.message:
                 self._unsent[peer, kind] = error.message
@@ -236,6 +236,9 @@ class RunningLink:
 
     async def _take_command(self, message: PeerMessage, arrival: Arrival) -> None:
         fields = _read_part(message)
+        if isinstance(fields, PartOf) and not fields.is_of_now(wall_ms()):
+            why = f"a command from {message.sender} was signed long ago, or its clock and the one here are days apart"
+            fields = Refused("time", why)
         if isinstance(fields, Refused):
             self._courier.drop(fields)
             await arrival.ack()

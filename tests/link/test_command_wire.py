@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiond.link.command_ledger import KEPT_MS
 from sessiond.link.command_wire import (
+    MAX_AGE_MS,
+    MAX_AHEAD_MS,
     MAX_PARTS,
     PART_BYTES,
     BadBody,
@@ -95,3 +98,13 @@ def test_numbers_of_parts_have_limits(fields: dict[str, object], is_one: bool) -
         assert not is_one
     else:
         assert is_one
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "is_taken"),
+    [(0, True), (MAX_AGE_MS, True), (MAX_AGE_MS + 1, False), (-MAX_AHEAD_MS, True), (-MAX_AHEAD_MS - 1, False)],
+)
+def test_a_command_is_taken_while_it_is_known_whether_it_was_carried_out(age_ms: int, is_taken: bool) -> None:
+    now_ms = 1_800_000_000_000
+    assert PartOf(sent_at=now_ms - age_ms).is_of_now(now_ms) is is_taken
+    assert MAX_AGE_MS + MAX_AHEAD_MS < KEPT_MS

@@ -215,6 +215,10 @@ def test_what_an_operator_forges_or_repeats_changes_nothing(shared: Shared) -> N
         for identity in (new_identity(), load_identity(moon.store)):
             forged = Envelopes("lap", identity, {"mars": of_mars}).pack("mars", "cmd", "r1", PartOf(), command)
             tap.publish(stream_subject("lap", "mars", "cmd", "r1"), forged)
+        # One that the operator has kept for years: nobody here knows any more that it was carried out.
+        signed = Envelopes("lap", load_identity(lap.store), {"mars": of_mars})
+        for parts in (PartOf(sent_at=1_700_000_000_000), PartOf()):
+            tap.publish(stream_subject("lap", "mars", "cmd", "r0"), signed.pack("mars", "cmd", "r0", parts, command))
         sealed = bytearray(genuine[0][1])
         sealed[-70] ^= 1
         tap.publish(genuine[0][0], bytes(sealed))
@@ -228,6 +232,7 @@ def test_what_an_operator_forges_or_repeats_changes_nothing(shared: Shared) -> N
             now = one.originals()
             assert all(now[session].startswith(data) for session, data in before[name].items())
         mars.wait_for(lambda: mars.status().dropped.get("signature", 0) >= 3, "has counted no forged message")
+        assert mars.status().dropped["time"] == 2
         assert mars.status().dropped["form"] >= 1 and moon.status().dropped["receiver"] >= 1
 
 
