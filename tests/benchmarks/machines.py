@@ -1,16 +1,20 @@
 """How quickly sessions are seen on another machine, and what that costs: the table of bars. `just bench`.
 
-    python tests/benchmarks/machines.py [--check] [--megabytes 1000] [--sessions 10000] [--rounds 200] [ROW...]
+    python tests/benchmarks/machines.py [--check] [--megabytes 1000] [--sessions 10000] [--rounds 200]
+        [--machines 100] [ROW...]
 
 runs nats-server (synced after each message, as the page says) and two daemons with their links, all on
-this machine. Rows: live, catch-up, rows, idle. `--check` fails only where a limit is exceeded, which is several times
-the bar.
+this machine. Rows: live, catch-up, rows, idle, and crowd: one machine among many simulated ones. `--check` fails only
+where a limit is exceeded, which is several times the bar.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -21,11 +25,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
+from urllib.request import urlopen
 
+from simulated_machines import MachineCrowd
 from support.copied_transcripts import copies_in
-from support.nats_machines import LinkedMachine, linked
+from support.nats_machines import AGENTS, LinkedMachine, configuration, linked, reload_daemon
 from support.nats_server import NatsServer
 from support.real_daemon import Wire
+
+from sessiond.link.identity import load_identity, new_identity
+from sessiond.link.presence import INTERVAL_S
+from sessiond.link.server_setup import set_up
 
 EXPORT = {("lap", "mars"): 'export = [{agents = ["*"]}]'}
 KEY = "agent:main:live"
@@ -176,9 +186,9 @@ def catch_up(megabytes: int) -> Iterator[MachineBar]:
 
 
 def rows(count: int) -> Iterator[MachineBar]:
+    """Mars is linked; lap comes with all its sessions, of which mars knows none."""
     with two_machines() as machines:
         lap, mars = machines["lap"], machines["mars"]
-        mars.stop_link()
         lap.stop_link()
         lap.daemon.stop()
         folder = lap.store / "agents" / "main" / "sessions"
@@ -186,18 +196,44 @@ def rows(count: int) -> Iterator[MachineBar]:
         for number in range(count):
             write_session(folder, number)
         lap.daemon.start()
-        lap.start_link()
-        lap.wait_for(lambda: lap.call("sessions_list", limit=1)["count"] == 1, "no sessions")
+        assert lap.call("daemon.status")["sessions"] >= count
+        spent = Spent(lap, mars)
         began = time.perf_counter()
-        mars.start_link()
-        made = mars.store / "machines" / "lap" / "agents" / "main" / "sessions"
-
-        def is_whole() -> bool:
-            return made.is_dir() and sum(1 for name in made.iterdir() if name.suffix == ".jsonl") >= count
-
-        mars.wait_for(is_whole, "the rows are not there", 600)
+        lap.start_link()
+        mars.wait_for(lambda: mars.call("daemon.status")["sessions"] >= count, "the rows are not there", 600)
         took = time.perf_counter() - began
-    yield MachineBar(f"a machine joins: {count:,} sessions are there", took, "s", 5, 60)
+        note = spent.since()
+    yield MachineBar(f"a machine joins: {count:,} sessions are listed", took, "s", 5, 60, note=note)
+
+
+class Spent:
+    """How much of a processor the daemons and links of machines use from now on."""
+
+    def __init__(self, *machines: LinkedMachine) -> None:
+        self._machines = machines
+        self._before = self._look()
+
+    def _look(self) -> dict[str, float]:
+        found = {}
+        for machine in self._machines:
+            for kind, process in (("daemon", machine.daemon.process), ("link", machine.link)):
+                found[f"{kind} of {machine.name}"] = 0.0 if process is None else processor_s(process.pid)
+        return found
+
+    def since(self) -> str:
+        """In words."""
+        now = self._look()
+        return "processor: " + ", ".join(f"{name} {now[name] - before:.2f} s" for name, before in self._before.items())
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def write_session(folder: Path, number: int) -> None:
@@ -226,6 +262,72 @@ def idle(seconds: int = 30) -> Iterator[MachineBar]:
         yield MachineBar("an idle link wakes", (wake_ups(link.pid) - before) / seconds, "/s", 1, 5)
 
 
+def crowd(count: int, seconds: int = 60, sessions: int = 20) -> Iterator[MachineBar]:
+    """One real machine among many simulated ones."""
+    names = [f"sim-{number}" for number in range(count)]
+    with tempfile.TemporaryDirectory(prefix="machines-") as folder:
+        server = NatsServer(Path(folder, "nats"), "open").start()
+        real = LinkedMachine("real", Path(folder, "real"), AGENTS)
+        try:
+            real.daemon.start(AGENTS)
+            key = load_identity(real.store, make=True).public
+            identities = {name: new_identity() for name in names}
+            began = time.perf_counter()
+            asyncio.run(set_up(server.settings(), ["real", *names]))
+            yield MachineBar(f"the administrator sets up {count} machines", time.perf_counter() - began, "s", 60, 600)
+            keys = {name: identity.public.text for name, identity in identities.items()}
+            real.daemon.config.write_text(configuration(real, server, keys, {}, ""))
+            reload_daemon(real)
+            with MachineCrowd(server, identities, "real", key, sessions) as machines:
+                yield from _measure_crowd(real, machines, seconds, server)
+        finally:
+            real.stop_link(signal.SIGKILL)
+            real.daemon.kill()
+            server.kill()
+
+
+def _measure_crowd(real: LinkedMachine, crowd: MachineCrowd, seconds: int, server: NatsServer) -> Iterator[MachineBar]:
+    count, wanted = len(crowd.machines), sum(len(one.transcripts) for one in crowd.machines)
+    spent, began = Spent(real), time.perf_counter()
+    real.start_link()
+    real.wait_for(lambda: real.call("daemon.status")["sessions"] >= wanted, "the rows are not there", 600)
+    took = time.perf_counter() - began
+    yield MachineBar(f"{count} machines with {wanted:,} sessions are listed", took, "s", 5, 60, note=spent.since())
+    crowd.look_each(INTERVAL_S)
+    time.sleep(20)
+    link, daemon = real.link, real.daemon.process
+    assert link is not None and daemon is not None
+    before = {pid: (wake_ups(pid), processor_s(pid)) for pid in (link.pid, daemon.pid)}
+    time.sleep(seconds)
+    for name, pid in (("link", link.pid), ("daemon", daemon.pid)):
+        woke, used = (
+            (now - then) / seconds for now, then in zip((wake_ups(pid), processor_s(pid)), before[pid], strict=True)
+        )
+        yield MachineBar(
+            f"a {name} with {count} idle machines wakes", woke, "/s", 10, 50,
+            note=f"{100 * used:.2f} % of a processor, {memory_mb(pid):.0f} MB",
+        )  # fmt: skip
+    took_ms = []
+    with real.daemon.connect() as here:
+        here.call("sessions.subscribe")
+        for number in range(200):
+            machine = crowd.machines[number % count]
+            began = time.perf_counter()
+            crowd.run(machine.append(f"message {number}"))
+            while here.event("session.message")["message"]["content"] != f"message {number}":
+                pass
+            took_ms.append(MS * (time.perf_counter() - began))
+    took_ms.sort()
+    yield MachineBar(
+        f"an append on one of {count} until a subscriber here has it", statistics.median(took_ms), "ms", 10, 60,
+        note=f"p99 {took_ms[int(len(took_ms) * 0.99)]:.1f}",
+    )  # fmt: skip
+    with urlopen(f"{server.monitor}/varz") as varz, urlopen(f"{server.monitor}/jsz") as jsz:
+        facts, stored = json.load(varz), json.load(jsz)
+    note = f"{stored['consumers']} consumers, {stored['messages']} messages wait, {facts['mem'] / 1e6:.0f} MB"
+    yield MachineBar("connections to the server", facts["connections"], "", count + 5, 3 * count + 10, note=note)
+
+
 def wake_ups(pid: int) -> int:
     """How often the threads of a process went to sleep by themselves so far."""
     total = 0
@@ -237,10 +339,11 @@ def wake_ups(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="live, catch-up, rows, idle; all of them by default")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="live, catch-up, rows, idle, crowd; all by default")
     parser.add_argument("--check", action="store_true", help="fail where a limit is exceeded")
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--sessions", type=int, default=10_000)
+    parser.add_argument("--machines", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=200)
     given = parser.parse_args()
     measures = {
@@ -248,6 +351,7 @@ def main() -> None:
         "catch-up": lambda: catch_up(given.megabytes),
         "rows": lambda: rows(given.sessions),
         "idle": idle,
+        "crowd": lambda: crowd(given.machines),
     }
     held = True
     for name in given.rows or measures:
