@@ -81,6 +81,9 @@ def test_each_machine_shows_the_sessions_of_the_others_live(shared: Shared) -> N
     assert "lap/agent:main:main" in found.stdout, found
     listed = json.loads(mars.daemon.cli("list", "--json", "--machine", "moon").stdout)
     assert [one["key"] for one in listed["sessions"]] == ["moon/agent:main:night"]
+    shared_on = mars.daemon.cli("link", "share", "lap/agent:main:main")
+    assert (shared_on.returncode, shared_on.stdout) == (2, "")
+    assert "lap/agent:main:main is of another program or machine" in shared_on.stderr
     # Nobody writes into a copy; who may send, sends to the original.
     refused = mars.daemon.failure("sessions.patch", key="lap/agent:main:main", label="mine")
     assert refused["data"]["type"] == "forbidden", refused

@@ -16,6 +16,7 @@ from support.sampling import pick
 from sessiond import cli
 from sessiond.config.settings import parse
 from sessiond.link.identity import new_identity
+from sessiond.link.shares import EVERYBODY, mark
 from sessiond.link.status import LinkStatus, StatusFile
 
 # Of an older one each check says what it lacks.
@@ -294,6 +295,30 @@ def test_without_the_extra_a_machine_has_an_identity(home: Path) -> None:
     head = "import sys; sys.modules['nats'] = None; from sessiond import cli; cli.main(['link', 'identity'])"
     done = subprocess.run([sys.executable, "-c", head], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout[:5]) == (0, "sdl1-")
+
+
+def test_a_mark_is_taken_back_also_of_a_session_or_for_a_machine_that_is_not_there_any_more(
+    link: Sessiond, home: Path
+) -> None:
+    deleted = "agent:ops:deleted"
+    for machine in ("mars", "moon"):
+        mark(home / "store", deleted, machine)
+    said = link("unshare", deleted, "--to", "mars")
+    assert (said.status, said.out) == (0, f"{deleted} is shared no more with mars\n")
+    assert link("share").out == f"{deleted}  moon\n"
+    assert link("unshare", deleted).status == 0
+    assert link("share").out == ""
+
+
+def test_what_goes_to_all_machines_is_not_said_to_be_kept_from_one(link: Sessiond, home: Path) -> None:
+    for machine in ("mars", EVERYBODY):
+        mark(home / "store", "agent:ops:main", machine)
+    for machine in ("mars", "moon"):
+        config = f'[link]\nname = "lap"\nserver = "nats://localhost:1"\n[[link.peers]]\nname = "moon"\nkey = "{LINE}"\n'
+        said = link("unshare", "agent:ops:main", "--to", machine, config=config)
+        assert (said.status, said.out) == (1, "")
+        assert f"agent:ops:main goes to all machines, and so to {machine}" in said.err
+    assert link("share").out == "agent:ops:main  all machines\n"
 
 
 def test_damaged_marks_are_said(link: Sessiond, home: Path) -> None:

@@ -12,7 +12,8 @@ from sessiond.cli.terminal.output import as_json, lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
 KEY = Argument("key", "The session: a key, an alias, an id or a label.", required=False, complete="key")
 
@@ -22,6 +23,10 @@ def share(args: Args) -> int | None:
         _show(args)
         return None
     key, shares, machine = _key_of(args), load_module("shares"), _machine_of(args)
+    if not key.startswith("agent:"):
+        raise CommandFailed(
+            f"{key} is of another program or machine", hint="only sessions of ours are shared", status=USAGE
+        )
     with _marks_errors():
         is_new = shares.mark(store_of(args), key, machine or shares.EVERYBODY)
     _say(args, key, f"{key} goes to {machine or 'all machines'}" + ("" if is_new else ", as before"), is_new)
@@ -31,22 +36,35 @@ def share(args: Args) -> int | None:
 def unshare(args: Args) -> int | None:
     if args.key is None:
         raise CommandFailed("say which session", hint="sessiond link share, without one, lists them", status=USAGE)
-    key, machine = _key_of(args), _machine_of(args)
+    shares = load_module("shares")
+    marks = _marks_of(args)
+    # A session that was deleted, and a machine that is not in the configuration any more, may still be marked.
+    key = args.key if args.key in marks else _key_of(args)
+    machines = marks.get(key, frozenset())
+    machine = args.to if args.to in machines else _machine_of(args)
+    if machine is not None and shares.EVERYBODY in machines:
+        hint = f"sessiond link unshare {key}, then share it with each of the others: --to NAME"
+        raise CommandFailed(f"{key} goes to all machines, and so to {machine}", hint=hint, status=FAILED)
     with _marks_errors():
-        was_there: bool = load_module("shares").unmark(store_of(args), key, machine)
+        was_there: bool = shares.unmark(store_of(args), key, machine)
     words = f"{key} is shared no more" if was_there else f"{key} was not shared"
     _say(args, key, words + (f" with {machine}" if machine else ""), was_there)
     return None if was_there else FAILED
 
 
 def _show(args: Args) -> None:
-    with _marks_errors():
-        marks = load_module("shares").SharesFile(store_of(args)).marks
+    marks = _marks_of(args)
     if args.json:
         as_json({"shares": {key: sorted(machines) for key, machines in marks.items()}})
         return
     for key, machines in sorted(marks.items()):
         lines([f"{key}  {'all machines' if '*' in machines else ', '.join(sorted(machines))}"])
+
+
+def _marks_of(args: Args) -> Mapping[str, AbstractSet[str]]:
+    with _marks_errors():
+        marks: Mapping[str, AbstractSet[str]] = load_module("shares").SharesFile(store_of(args)).marks
+    return marks
 
 
 @contextmanager
