@@ -52,7 +52,7 @@ class OwnSessions:
         self._daemon, self._changed = daemon, changed
         self._facts: dict[str, SessionFacts] = {}
         self._ids: dict[str, str] = {}  # key -> session id
-        self._names: dict[str, str] = {}  # key as rows show it (`main`) -> canonical key
+        self._names: dict[str, tuple[str, str]] = {}  # key as rows show it (`main`) -> session id, canonical key
         self._touched: set[str] = set()  # since the list was begun
         self._lists_all = False
 
@@ -115,13 +115,14 @@ class OwnSessions:
     async def _take_page(self, page: dict[str, Any]) -> set[str]:
         seen: set[str] = set()
         for row in page["sessions"]:
-            key = row["key"]
+            key, session = row["key"], row["sessionId"]
             if not key.startswith("agent:"):
-                if key not in self._names:
-                    found = await self._daemon.call("sessions.resolve", {"sessionId": row["sessionId"]})
-                    self._names[key] = found["key"]
-                key = self._names[key]
-            seen.add(row["sessionId"])
+                # Of that session only: with another default agent `main` is another agent's.
+                if self._names.get(key, ("", ""))[0] != session:
+                    found = await self._daemon.call("sessions.resolve", {"sessionId": session})
+                    self._names[key] = session, found["key"]
+                key = self._names[key][1]
+            seen.add(session)
             self._take(row, key)
         return seen
 
