@@ -143,8 +143,7 @@ def test_existing_configuration_is_kept_and_left_out_of_the_plan(home: Home) -> 
     config = load(home.config)
     assert [agent.id for agent in config.agents.list] == ["mine", "claude", "gemini"]
     assert (config.tools.sessions.visibility, config.tools.agent_to_agent.enabled) == ("tree", True)
-    command = [sys.executable, "-m", "sessiond", "agents", "detect"]
-    found = subprocess.run(command, env=home.environ, capture_output=True, text=True, check=False)
+    found = fork_server().run(["agents", "detect"], home.environ)
     assert (found.stdout, found.stderr) == ("", "  configured already: claude, codex, gemini\n")
 
 

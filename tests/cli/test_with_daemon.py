@@ -136,8 +136,9 @@ def test_a_session_is_watched_by_its_label(started: Daemon) -> None:
 
 
 def test_list_shows_all_sessions_over_several_pages(started: Daemon) -> None:
-    for number in range(205):
-        started.call("sessions.create", key=f"agent:main:n{number}")
+    with started.connect() as wire:
+        for number in range(205):
+            wire.call("sessions.create", key=f"agent:main:n{number}")
     status, out, err = run(started, "list")
     assert (status, len(out.splitlines())) == (0, 51) and "--all" in err
     status, out, err = run(started, "list", "--all")

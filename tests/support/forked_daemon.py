@@ -46,12 +46,12 @@ class DaemonForkServer:
         return ForkedProcess(self, self.ask({"words": words, "environ": dict(environ), **files, **more}))
 
     def run(
-        self, words: list[str], environ: Mapping[str, str], given: str = "", **more: Any
+        self, words: list[str], environ: Mapping[str, str], given: str | bytes = "", **more: Any
     ) -> subprocess.CompletedProcess[str]:
         """`sessiond WORDS` from its beginning to its end, with a text to read; with `code` a script instead."""
         with tempfile.TemporaryDirectory() as name:
             files = {stream: Path(name, stream) for stream in ("stdin", "stdout", "stderr")}
-            files["stdin"].write_text(given)
+            files["stdin"].write_bytes(given.encode() if isinstance(given, str) else given)
             paths = {stream: str(files[stream]) for stream in files}
             asked = {"words": words, "environ": dict(environ), **paths, **more}
             status = ForkedProcess(self, self.ask(asked)).wait(PATIENCE_S)

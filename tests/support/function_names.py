@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 # Participles that do not end in -ed, without those that are verbs as well (cut, put, read, run, set).
 _PARTICIPLES = """
@@ -37,9 +37,9 @@ def says_what_it_does(name: str) -> bool:
     return words[:1] == ["on"] or not all(is_participle(word) or word in PREPOSITIONS for word in words)
 
 
-def functions_to_call(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All but properties, which state a condition and are not called: `run.ended`, `link.failed`."""
-    for node in ast.walk(tree):
+def functions_to_call(nodes: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions but properties, which state a condition and are not called: `run.ended`, `link.failed`."""
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             marks = {part for decorator in node.decorator_list for part in ast.unparse(decorator).split(".")}
             if not marks & {"property", "cached_property", "setter"}:

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
-from support.sampling import amount
+from support.sampling import amount, whole_only
 
 FINAL = {"ok", "error", "timeout", "aborted"}
 RESTARTS = int(os.environ.get("SESSIOND_RESTARTS", amount(6, 1)))
@@ -140,6 +140,7 @@ def daemon(tmp_path: Path) -> Iterator[HeldSocketDaemon]:
     made.listening.close()
 
 
+@whole_only("test_every_message_acknowledged_before_kill_9_is_in_the_transcript")
 def test_restarts_under_load_neither_lose_nor_repeat_messages(daemon: HeldSocketDaemon) -> None:
     daemon.start_with_socket(CONFIG)
     for key in (*KEYS, RESET_KEY):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.indexed_store import T, message, write_session
 from support.real_daemon import Daemon
+from support.sampling import whole_only
 
 pytestmark = pytest.mark.system
 
@@ -41,6 +42,7 @@ def is_ready(daemon: Daemon) -> bool:
     return index_of(daemon)["state"] == "ready"
 
 
+@whole_only("test_every_caller_finds_the_same_in_every_state_of_the_index")
 def test_it_is_killed_ended_and_deleted_while_searches_go_on(daemon: Daemon) -> None:
     write_store(daemon.store)
     expected = [f"agent:main:s{number}" for number in reversed(range(SESSIONS))]

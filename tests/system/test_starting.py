@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.real_daemon import Daemon
+from support.forked_daemon import fork_server
+from support.real_daemon import PROGRAM, Daemon
 from support.sampling import amount
 
 pytestmark = pytest.mark.system
@@ -25,10 +26,7 @@ def test_a_command_waits_for_a_daemon_that_is_reading_the_store(daemon: Daemon) 
         name = f"{number:08d}-0000-4000-8000-000000000000"
         (folder / f"{name}.jsonl").write_text(json.dumps({**header, "id": name}) + "\n" + line * 600)
     daemon.run.mkdir(mode=0o700)
-    with daemon.log.open("ab") as log:
-        daemon.process = subprocess.Popen(
-            daemon.command(), env=daemon.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
-        )
+    daemon.process = fork_server().start(daemon.command()[len(PROGRAM) :], daemon.environ, daemon.log)
     daemon.wait_for(lambda: (daemon.run / "starting").exists() or daemon.socket.exists(), "it does not start")
     done = daemon.cli("list", "-n", "1")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr

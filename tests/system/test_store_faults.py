@@ -87,9 +87,9 @@ def test_a_kill_before_any_system_call_loses_nothing_acknowledged(tmp_path, sysc
     ("syscall", "error", "at_least"),
     spread(
         [
+            ("fdatasync", "EIO", 7),
             ("write", "ENOSPC", 12),
             ("write", "EIO", 12),
-            ("fdatasync", "EIO", 7),
             ("renameat", "EIO", 5),
             ("renameat2", "EXDEV", 1),
             ("fsync", "EIO", 20),

@@ -193,7 +193,8 @@ async def answers(made: Store, caller: Caller, names: list[str], run_ids: list[s
     table = {name for method in METHODS for name in (method.name, *method.aliases)}
     found: list[bytes] = []
     async with made.parts.connect(caller) as connection:
-        for alias in spellings(names):
+        # By default each name in one or two of its spellings, and the next one in others.
+        for alias in spread(list(spellings(names)), 34):
             for method, shapes in CALLS.items():
                 if method not in table:
                     continue
