@@ -16,13 +16,14 @@ from sessiond.policy.visibility import matches_any, matches_exactly
 
 
 def is_exported(
-    row: Mapping[str, Any], peer: PeerConfig, shared_with: AbstractSet[str], machines: AbstractSet[str]
+    row: Mapping[str, Any], peer: PeerConfig, shared_with: AbstractSet[str], agents: AbstractSet[str]
 ) -> bool:
     """Whether the peer gets the session with this row of sessions_list. `shared_with`: the peers, or `*`, for which the
-    owner has marked it. `machines`: the names of all peers.
+    owner has marked it. `agents`: the ids of the configured agents.
 
     Only sessions of this machine: not those of other programs, and no replicas, which are their machine's to export.
-    By no rule those of an agent that stands for a machine: in them is what that machine has answered.
+    By no rule those of an agent that the configuration does not have. It stands for a machine, or may have stood for
+    one that was taken out: in them is what that machine has answered.
     """
     key = row.get("key")
     if (
@@ -35,7 +36,7 @@ def is_exported(
     if shared_with & {peer.name, "*"}:
         return True
     agent_id = agent_of(key)
-    return agent_id not in machines and any(_matches(row, agent_id, rule) for rule in peer.export)
+    return agent_id in agents and any(_matches(row, agent_id, rule) for rule in peer.export)
 
 
 def _matches(row: Mapping[str, Any], agent_id: str, rule: ExportRule) -> bool:

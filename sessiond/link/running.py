@@ -166,6 +166,7 @@ class RunningLink:
             self._places,
             SharesFile(self._store),
             self._peers,
+            agents={agent.id for agent in self._config.agents.list},
             byte_door=self._byte_door,
             drop=self._courier.drop,
             wall_ms=wall_ms,

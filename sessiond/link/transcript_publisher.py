@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -52,13 +53,14 @@ class TranscriptPublisher:
         shares: SharesFile,
         peers: Mapping[str, PeerConfig],
         *,
+        agents: AbstractSet[str],
         byte_door: OwnerDoor,
         drop: Callable[[Refused], object],
         wall_ms: Callable[[], int],
         overlap_bytes: int = OVERLAP_BYTES,
     ) -> None:
         self._daemon, self._byte_door, self._drop = daemon, byte_door, drop
-        self._places, self._shares = places, shares
+        self._places, self._shares, self._agents = places, shares, agents
         self._sessions = OwnSessions(daemon, self._mark)
         self._listed = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "positions")
@@ -176,7 +178,7 @@ class TranscriptPublisher:
         # Looked at before anything leaves: what is said after `unshare` must not.
         if self._refresh_marks():
             asyncio.get_running_loop().call_soon(self._review)
-        return is_exported(facts.row, peer, self._shares.peers_of(facts.key), self._feeds.keys())
+        return is_exported(facts.row, peer, self._shares.peers_of(facts.key), self._agents)
 
     async def _read(self, session: str, cursor: str | None, at: int | None, most: int) -> FoundBytes:
         return await read_bytes(self._byte_door, session, cursor, at, most)

@@ -164,6 +164,7 @@ class CopyWorld:
             places,
             SharesFile(self.lap),
             PEERS,
+            agents={"ops"},
             byte_door=self.originals,
             drop=self.courier.drop,
             wall_ms=self.now,
