@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from sessiond.client.errors import ClientError, RpcError
+from sessiond.client.errors import CallTimeout, ClientError, RpcError
 
 log = structlog.get_logger("sessiond.link")
 
@@ -111,4 +111,7 @@ class Presence:
             self._told[name] = there
             # A connection that ends now is followed by `tell_all` on the next.
             with suppress(ClientError):
-                await self._report("machines.report", machine=name, present=there, timeout_s=5.0)
+                try:
+                    await self._report("machines.report", machine=name, present=there, timeout_s=5.0)
+                except CallTimeout:
+                    self._told.pop(name, None)  # a daemon that is busy is told at the next look

@@ -9,7 +9,7 @@ from typing import Any
 
 from support.link_stand_ins import run_until, settle
 
-from sessiond.client.errors import ConnectionLost
+from sessiond.client.errors import CallTimeout, ConnectionLost
 from sessiond.link.presence import Presence
 
 
@@ -18,7 +18,7 @@ class World:
         self.there = {"mars": True, "moon": False}
         self.told: list[tuple[str, bool]] = []
         self.back: list[str] = []
-        self.is_daemon_away = False
+        self.is_daemon_away = self.is_daemon_busy = False
         self.presence = Presence(
             names=self.there,
             ping=self._ping,
@@ -35,6 +35,8 @@ class World:
         assert method == "machines.report"
         if self.is_daemon_away:
             raise ConnectionLost("gone")
+        if self.is_daemon_busy:
+            raise CallTimeout("no answer")
         self.told.append((params["machine"], params["present"]))
 
     async def call(self, method: str, **params: Any) -> None:
@@ -119,5 +121,18 @@ def test_a_machine_that_says_that_it_leaves_is_away_at_once_until_it_is_seen_aga
         assert world.told == [("mars", False)] and not world.presence.is_there("mars")
         await world.look()
         assert world.told == [("mars", False), ("mars", True)] and world.back == ["mars", "mars"]
+
+    with_world(body)
+
+
+def test_a_daemon_that_is_too_busy_to_be_told_is_told_at_the_next_look() -> None:
+    async def body(world: World) -> None:
+        world.is_daemon_busy = True
+        world.there["moon"] = True
+        await world.look()
+        assert world.told == [("mars", True), ("moon", False)]
+        world.is_daemon_busy = False
+        await world.look()
+        assert world.told[2:] == [("moon", True)]
 
     with_world(body)
