@@ -18,7 +18,7 @@ from support.sampling import WHOLE
 
 NODE = shutil.which("node")
 HERE = Path(__file__).parent
-MESSAGES, KILLS = (1000, 20) if WHOLE else (40, 1)
+MESSAGES, KILLS = (1000, 20) if WHOLE else (80, 2)
 KEY = "agent:main:test:followed"
 
 needs_node = pytest.mark.skipif(NODE is None, reason="Node.js is not installed: the page's client was not tested")
