@@ -89,7 +89,9 @@ class StoppedCommands:
         if status == "ok":  # by the answer, right before the link ended
             await self._ledger.retry(CommandLedger.note_answered, peer, command_id)
         else:
-            self._tasks.create_task(self._stop(peer, command_id))
+            # Noted now: another look may have heard of the end at the same moment.
+            answered = self._stopping[peer, command_id] = asyncio.Event()
+            self._tasks.create_task(self._stop(peer, command_id, answered))
 
     def _is_left(self, peer: str, command_id: str) -> bool:
         return not self._is_open(command_id) and (peer, command_id) not in self._stopping
@@ -107,8 +109,7 @@ class StoppedCommands:
         status: str = found["status"]
         return status
 
-    async def _stop(self, peer: str, command_id: str) -> None:
-        answered = self._stopping[peer, command_id] = asyncio.Event()
+    async def _stop(self, peer: str, command_id: str, answered: asyncio.Event) -> None:
         log.info("stopping a run there", peer=peer, command=command_id)
         try:
             async with asyncio.TaskGroup() as tasks:
