@@ -23,6 +23,7 @@ from sessiond.link.subjects import (
     KINDS,
     STREAM_SUBJECTS,
     Kind,
+    answer_subjects,
     ask_subject,
     consumer_filter,
     consumer_name,
@@ -102,18 +103,18 @@ def _user(name: str, nkeys: Mapping[str, str] | None, permissions: str | None) -
 
 
 def _permissions(name: str, machines: Sequence[str], stream: str) -> str:
+    others = [other for other in machines if other != name]
     publish = [
         f"x.{name}.>",
-        *(ask_subject(other) for other in machines if other != name),
+        *(ask_subject(other) for other in others),
         *(f"$JS.API.CONSUMER.INFO.{stream}.{consumer_name(name, kind)}" for kind in KINDS),
         *(f"$JS.ACK.{stream}.{consumer_name(name, kind)}.>" for kind in KINDS),
+        # Not by `allow_responses`: whoever asks could name any subject for the answer, so that two machines together
+        # may do all that the administrator may.
+        *(answer_subjects(other) for other in others),
     ]
     subscribe = [f"{inbox_of(name)}.>", ask_subject(name)]
-    # The answer to what it is asked goes to the inbox of whoever asked, once.
-    return (
-        f"    publish: [{_list(publish)}],\n    subscribe: [{_list(subscribe)}],\n"
-        '    allow_responses: { max: 1, expires: "1m" }'
-    )
+    return f"    publish: [{_list(publish)}],\n    subscribe: [{_list(subscribe)}]"
 
 
 def _list(subjects: Sequence[str]) -> str:

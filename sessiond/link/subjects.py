@@ -70,6 +70,13 @@ def inbox_of(machine: str) -> str:
     return f"_INBOX.{machine}"
 
 
+def answer_subjects(machine: str) -> str:
+    """Where others answer what a machine has asked: below its inbox, with two words more, so never where a consumer
+    delivers.
+    """
+    return f"{inbox_of(machine)}.*.*"
+
+
 def deliver_subject(machine: str, kind: Kind) -> str:
     return f"{inbox_of(machine)}.{kind}"
 

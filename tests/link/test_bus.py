@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from support.buses import Watched, bus_of
 from support.link_stand_ins import until
 from support.nats_server import Mode, NatsServer
@@ -407,6 +408,48 @@ def test_what_the_configuration_forbids_a_machine(nats_server: type[NatsServer],
         await client.close()
         async with bus_of(server, "mars", "rec") as mars:
             assert (await mars.next()).data == b"for mars"
+
+    run(test())
+
+
+@pytest.mark.parametrize("mode", pick(["tls", "nkeys"], __name__))
+def test_two_machines_together_may_do_no_more_than_each(nats_server: type[NatsServer], mode: Mode) -> None:
+    """One asks the other and names the subject for the answer; a message may say where the server tells of its way."""
+    server = nats_server(mode, "lap", "mars", "moon").start()
+    secret = stream_subject("moon", "lap", "cmd", "secret")
+    asked = {
+        "$JS.API.STREAM.MSG.GET.X": json.dumps({"last_by_subj": secret}),
+        "$JS.API.STREAM.PURGE.X": "",
+        "$JS.API.CONSUMER.DELETE.X.moon-cmd": "",
+        "x.moon.lap.cmd.0": "",
+        "_INBOX.moon.cmd": "",
+    }
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "moon") as moon:
+            await moon.bus.publish(secret, b"secret")
+        lap, mars = await connect_once(server.settings("lap")), await connect_once(server.settings("mars"))
+        questions: asyncio.Queue[Msg] = asyncio.Queue()
+        await mars.subscribe("ask.mars", cb=questions.put)
+        await mars.flush()
+        for subject, data in asked.items():
+            denied = mars.watch_denial(subject)
+            await lap.publish("ask.mars", b"", reply=subject)
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await questions.get()).reply == subject
+                await mars.publish(subject, data.encode(), reply="_INBOX.mars.x")
+                await denied
+            denied = mars.watch_denial(subject)
+            await mars.publish(stream_subject("mars", "lap", "rec", "s"), b"", headers={"Nats-Trace-Dest": subject})
+            async with asyncio.timeout(PATIENCE_S):
+                await denied
+        asking = asyncio.create_task(lap.request("ask.mars", b"q", timeout=PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            await mars.publish((await questions.get()).reply, b"a")
+            assert (await asking).data == b"a"
+        await lap.end()
+        await mars.end()
 
     run(test())
 
