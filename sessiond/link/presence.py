@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,8 @@ from sessiond.client.errors import CallTimeout, ClientError, RpcError
 
 log = structlog.get_logger("sessiond.link")
 
+# By the clock on the wall: what many machines ask of each other in the same moment wakes each of them once, and not a
+# hundred times.
 INTERVAL_S = 15.0
 # A machine that has just closed its lid may miss one.
 _ANSWER_S = 3.0
@@ -34,12 +37,15 @@ class Presence:
         back: Callable[[str], object],
         changed: Callable[[], object],
         interval_s: float = INTERVAL_S,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._names, self._ping, self._report, self._back = tuple(names), ping, report, back
-        self._changed, self._interval_s = changed, interval_s
+        self._changed, self._interval_s, self._wall_s = changed, interval_s, wall_s
         self._present: dict[str, bool] = {}
         self._told: dict[str, bool] = {}
         self._look, self._has_left = asyncio.Event(), asyncio.Event()
+        self._is_due = True  # a look at all
+        self._signs: set[str] = set()
 
     @property
     def present(self) -> dict[str, bool]:
@@ -50,13 +56,17 @@ class Presence:
         return self._present.get(peer, False)
 
     def look_now(self) -> None:
-        """Ask at once: the server is back, or away, or a machine has shown itself."""
+        """Ask all at once: the server is back, or away."""
+        self._is_due = True
         self._look.set()
 
     def note_sign(self, peer: str) -> None:
-        """The machine has asked for a sign of life just now, so it is there as well."""
+        """The machine has asked for a sign of life just now, so it is there as well: ask it, and no other. Where a
+        hundred machines start together, each would ask all for each.
+        """
         if not self.is_there(peer):
-            self.look_now()
+            self._signs.add(peer)
+            self._look.set()
 
     def note_leave(self, peer: str) -> None:
         """The machine says that its link ends. Where that was an old message, the next look finds it there again."""
@@ -77,11 +87,18 @@ class Presence:
         """Ask until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_leaves())
+            loop, next_s = asyncio.get_running_loop(), 0.0
             while True:
                 self._look.clear()
-                await self._look_at_all()
+                signs, self._signs = self._signs, set()
+                if self._is_due or loop.time() >= next_s:
+                    self._is_due = False
+                    next_s = loop.time() + until_next(self._wall_s(), self._interval_s)
+                    await self._look_at(self._names)
+                else:
+                    await self._look_at([name for name in self._names if name in signs])
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._interval_s):
+                    async with asyncio.timeout(next_s - loop.time()):
                         await self._look.wait()
 
     async def _tell_leaves(self) -> None:
@@ -91,10 +108,10 @@ class Presence:
             self._changed()
             await self._tell_changes()
 
-    async def _look_at_all(self) -> None:
+    async def _look_at(self, names: Sequence[str]) -> None:
         known = self.present
-        found = await asyncio.gather(*(self._ping(name, _ANSWER_S) for name in self._names))
-        for name, there in zip(self._names, found, strict=True):
+        found = await asyncio.gather(*(self._ping(name, _ANSWER_S) for name in names))
+        for name, there in zip(names, found, strict=True):
             before, self._present[name] = self._present.get(name), there
             if before is not there and (there or before is not None):
                 log.info("machine is there" if there else "machine is away", machine=name)
@@ -115,3 +132,8 @@ class Presence:
                     await self._report("machines.report", machine=name, present=there, timeout_s=5.0)
                 except CallTimeout:
                     self._told.pop(name, None)  # a daemon that is busy is told at the next look
+
+
+def until_next(wall_s: float, interval_s: float) -> float:
+    """How long it is until the next whole interval by the clock on the wall."""
+    return interval_s - wall_s % interval_s

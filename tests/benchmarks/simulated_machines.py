@@ -21,6 +21,7 @@ from support.nats_server import NatsServer
 
 from sessiond.link.envelope import Envelopes, PeerMessage, read_fields
 from sessiond.link.identity import Identity, PublicIdentity
+from sessiond.link.presence import until_next
 from sessiond.link.ranges import COPY, ROWS, CopyRequest, RangeFields, RowFields, RowsFields, make_generation
 from sessiond.link.subjects import REPLY, REQUEST, Kind, ask_subject, stream_subject
 
@@ -135,18 +136,15 @@ class MachineCrowd:
         return asyncio.run_coroutine_threadsafe(doing, self._loop).result(60)
 
     def look_each(self, interval_s: float) -> None:
-        """From now on each asks for signs of life, spread over the interval."""
+        """From now on each asks for signs of life, when links do."""
 
-        async def look(machine: SimulatedMachine, first_s: float) -> None:
-            await asyncio.sleep(first_s)
+        async def look(machine: SimulatedMachine) -> None:
             while True:
+                await asyncio.sleep(until_next(time.time(), interval_s))
                 await machine.look()
-                await asyncio.sleep(interval_s)
 
         async def begin() -> None:
-            for number, machine in enumerate(self.machines):
-                first_s = interval_s * number / len(self.machines)
-                self._looking.append(asyncio.create_task(look(machine, first_s)))
+            self._looking += [asyncio.create_task(look(machine)) for machine in self.machines]
 
         self.run(begin())
 

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from support.link_stand_ins import run_until, settle
 
 from sessiond.client.errors import CallTimeout, ConnectionLost
-from sessiond.link.presence import Presence
+from sessiond.link.presence import Presence, until_next
 
 
 class World:
@@ -18,6 +20,7 @@ class World:
         self.there = {"mars": True, "moon": False}
         self.told: list[tuple[str, bool]] = []
         self.back: list[str] = []
+        self.asked: list[str] = []
         self.is_daemon_away = self.is_daemon_busy = False
         self.presence = Presence(
             names=self.there,
@@ -29,6 +32,7 @@ class World:
         )
 
     async def _ping(self, peer: str, timeout_s: float) -> bool:
+        self.asked.append(peer)
         return self.there[peer]
 
     async def _report(self, method: str, **params: Any) -> None:
@@ -105,11 +109,23 @@ def test_a_machine_that_shows_itself_is_asked_at_once_and_one_that_is_there_is_n
         world.presence.note_sign("mars")
         await settle()
         assert not world.presence.is_there("moon")
+        world.asked.clear()
         world.presence.note_sign("moon")
         await settle()
-        assert world.presence.is_there("moon")
+        assert world.presence.is_there("moon") and world.asked == ["moon"]
+        world.asked.clear()
+        await world.look()
+        assert world.asked == ["mars", "moon"]
 
     with_world(body)
+
+
+@given(wall_s=st.floats(0, 4e9), interval_s=st.floats(1, 3600))
+def test_machines_look_when_the_clock_on_the_wall_has_a_whole_interval(wall_s: float, interval_s: float) -> None:
+    wait_s = until_next(wall_s, interval_s)
+    assert 0 < wait_s <= interval_s
+    behind = (wall_s + wait_s) % interval_s
+    assert min(behind, interval_s - behind) < 1e-3
 
 
 def test_a_machine_that_says_that_it_leaves_is_away_at_once_until_it_is_seen_again() -> None:
