@@ -49,12 +49,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     compile_share(session.config)
 
 
+# They need the official client of a protocol, or a daemon and editors for their session.
+TOGETHER = [Path(__file__).parent / folder for folder in ("acp", "mcp")]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several xdist workers, each begins with its share of the slow files, which start real daemons.
 
     A worker gets a piece of the list, and one that is done takes tests from the end of another's. Slow tests at the end
-    would leave all workers but one idle.
+    would leave all workers but one idle. What takes a second to import or to start is of one worker alone.
     """
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if count == 1:
@@ -62,7 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     others = []
     for item in items:
-        if item.get_closest_marker("system") or item.path.parent.name == "system":
+        if item.path.parent in TOGETHER:
+            files.setdefault(item.path.parent, []).append(item)
+        elif item.get_closest_marker("system") or item.path.parent.name == "system":
             files.setdefault(item.path, []).append(item)
         else:
             others.append(item)

@@ -21,7 +21,7 @@ from sessiond.attachments.remove import RemovalReport, remove_attachments
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REL = f".openclaw/attachments/{ID}"
 # As an ordinary user the same race is shorter: only permissions differ there, and not the order of events.
-ROUNDS, SHORTER = amount(10_000, 200), amount(2_000, 100)
+ROUNDS, SHORTER = amount(10_000, 100), amount(2_000, 50)
 LIBC = ctypes.CDLL(None)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sampling import amount
 
 from sessiond.errors import ConfigError
 from sessiond.link import command_ledger
@@ -231,7 +232,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(st.tuples(st.sampled_from([PEER, "mars"]), STEPS), max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=amount(60, 8))
 def test_the_totals_are_those_of_the_rows_after_whatever_was_done(done: list[tuple[str, tuple[Any, ...]]]) -> None:
     limits = {"MAX_ANSWER_BYTES": 300, "MAX_KEPT": 2, "MAX_OPEN": 3, "MAX_OPEN_BYTES": 900, "MAX_PART_BYTES": 9000}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patching:

@@ -49,7 +49,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedDaemon]:
     assert "internal error" not in made.log.read_text()
 
 
-@pytest.mark.parametrize("name", spread(list(ATTACKS), 3))
+@pytest.mark.parametrize("name", spread(list(ATTACKS), 2))
 def test_under_attack_the_owner_is_answered_and_memory_stays_bounded(daemon: TimedDaemon, name: str) -> None:
     slowest: list[float] = []
     while len(slowest) < ATTEMPTS and (not slowest or slowest[-1] >= STEP_MS):
