@@ -119,11 +119,13 @@ class Coverage:
             self._rest(session, now)
 
     def _rest(self, session: Session, now: float) -> bool:
+        is_first = not self._resting
         self._resting.pop(session, None)
         due, last = now // 1 + REST_S, next(reversed(self._resting.values()), None)
         # Those of one second are due together, with one number: after a start there may be 100,000.
         self._resting[session] = last if last == due else due
-        return len(self._resting) == 1
+        # One that rests again is due later than before.
+        return is_first
 
     def drop(self, session: Session) -> None:
         """The session is gone."""

@@ -38,3 +38,16 @@ def test_what_is_changed_again_rests_again() -> None:
     coverage.note(first, 1030.0)
     assert [job.session for job in coverage.take(1000 + REST_S)] == [second]
     assert [job.session for job in coverage.take(1030 + REST_S)] == [first]
+
+
+def test_only_what_is_due_sooner_than_all_else_has_to_be_told() -> None:
+    coverage = Coverage()
+    first, second = short(1), short(2)
+    assert coverage.note(first, 1000.0)
+    # A session that is written to again and again rests again and again.
+    assert not coverage.note(first, 1000.0)
+    assert not coverage.note(first, 1030.0)
+    assert not coverage.note(second, 1030.0)
+    coverage.drop(first)
+    coverage.drop(second)
+    assert coverage.note(second, 1031.0)
