@@ -1,13 +1,6 @@
 // The same call would fail again.
-const LASTING = new Set([
-	"unauthenticated",
-	"forbidden",
-	"not_found",
-	"invalid_params",
-	"method_not_found",
-	"unsupported",
-])
-const PASSING = new Set(["away", "stopping", "overloaded", "storage"])
+const LASTING = /^(unauthenticated|forbidden|not_found|invalid_params|method_not_found|unsupported)$/
+const PASSING = /^(away|stopping|overloaded|storage)$/
 
 export class CallError extends Error {
 	/** @param {number} code @param {string} type @param {string} message @param {Record<string, any>} [data] */
@@ -21,11 +14,11 @@ export class CallError extends Error {
 	}
 
 	get isLasting() {
-		return LASTING.has(this.type)
+		return LASTING.test(this.type)
 	}
 
 	get isPassing() {
-		return PASSING.has(this.type)
+		return PASSING.test(this.type)
 	}
 
 	/** @param {unknown} cause */

@@ -119,8 +119,8 @@ export class Client extends EventTarget {
 			request: () => ({path: "/events", headers: {}}),
 			onEvent: async (name, data) => {
 				if (name === "changed") onChanged(data)
-				else if (name === "ready") await onFresh()
-				else onQuestion?.(data)
+				else if (name.startsWith("question")) onQuestion?.(data)
+				else await onFresh()
 			},
 			onError,
 		})

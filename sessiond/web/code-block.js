@@ -32,13 +32,11 @@ export class CodeBlock extends HTMLElement {
 
 /** @param {string} more @param {() => void} show */
 export function showAll(more, show) {
-	const line = h("p.cut", {}, `${more} more. `)
-	line.append(
-		wordButton("Show all", () => {
-			line.remove()
-			show()
-		}),
-	)
+	const all = () => {
+		line.remove()
+		show()
+	}
+	const line = h("p.cut", {}, `${more} more. `, wordButton("Show all", all))
 	return line
 }
 

@@ -31,10 +31,7 @@ export function wordButton(label, onclick, props = {}) {
 /** @param {string} tag @param {Record<string, string | number>} [props] @param {...Node} children */
 export function svg(tag, props = {}, ...children) {
 	const element = document.createElementNS(SVG, tag)
-	for (const [name, value] of Object.entries(props)) {
-		if (FORBIDDEN.test(name)) throw new TypeError(`an element of the page has no ${name}`)
-		element.setAttribute(name, String(value))
-	}
+	setProps(element, props)
 	element.append(...children)
 	return element
 }
@@ -47,7 +44,7 @@ export function fill(parent, ...children) {
 	parent.replaceChildren(...nodesOf(children))
 }
 
-/** @param {HTMLElement} element @param {Props} props */
+/** @param {HTMLElement | SVGElement} element @param {Props} props */
 function setProps(element, props) {
 	for (const [name, value] of Object.entries(props)) {
 		if (value === false || value === null || value === undefined) continue

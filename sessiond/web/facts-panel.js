@@ -170,24 +170,22 @@ function factsOf(row) {
 	]
 	const most = row.contextTokens ? ` of ${formatTokens(row.contextTokens)}` : ""
 	const context = row.totalTokens && formatTokens(row.totalTokens) + most
-	const sums =
-		row.inputTokens || row.outputTokens
-			? `${formatTokens(row.inputTokens ?? 0)} in, ${formatTokens(row.outputTokens ?? 0)} out`
-			: null
+	const {inputTokens = 0, outputTokens = 0} = row
+	const sums = inputTokens + outputTokens && `${formatTokens(inputTokens)} in, ${formatTokens(outputTokens)} out`
 	return /** @type {[string, Child | Child[]][]} */ ([
 		["State", stateMark(stateOf(row), true)],
-		["Title", row.label && row.title ? h("bdi", {}, safeLine(row.title)) : null],
-		["Task", row.task && row.task !== nameOf(row) ? h("bdi", {}, safeLine(row.task)) : null],
-		["Program", row.source === "sessiond" ? null : row.source],
+		["Title", row.label && row.title && h("bdi", {}, safeLine(row.title))],
+		["Task", row.task && row.task !== nameOf(row) && h("bdi", {}, safeLine(row.task))],
+		["Program", row.source !== "sessiond" && row.source],
 		["Agent", agentOf(row)],
 		["Folder", row.cwd && path(row.cwd)],
 		["Model", row.model && safeLine(row.model)],
 		["Context", context],
 		["Tokens", sums],
-		["Cost", row.estimatedCostUsd ? formatCost(row.estimatedCostUsd) : null],
+		["Cost", row.estimatedCostUsd && formatCost(row.estimatedCostUsd)],
 		["Messages", row.messageCount && formatCount(row.messageCount)],
-		["Last run", row.runtimeMs ? formatDuration(row.runtimeMs) : null],
-		["Sandbox", row.sandboxed ? "yes" : null],
+		["Last run", row.runtimeMs && formatDuration(row.runtimeMs)],
+		["Sandbox", row.sandboxed && "yes"],
 		["Began", h("time", {title: formatMoment(row.createdAt)}, formatPast(row.createdAt, now))],
 		["Last message", h("time", {title: formatMoment(row.updatedAt)}, formatPast(row.updatedAt, now))],
 		["Key", path(row.key)],

@@ -65,20 +65,20 @@ export class FollowedSession {
 	/** @param {string} cursor */
 	constructor(cursor) {
 		this.cursor = cursor
-		const place = /^([0-9]+)-([0-9]+)-/.exec(cursor)
-		this.#offset = place ? Number(place[1]) : -1
-		this.#highestSeq = place ? Number(place[2]) : 0
+		this.#offset = offsetOf(cursor)
+		this.#highestSeq = Number(/^\d+-(\d+)-/.exec(cursor)?.[1] ?? 0)
 	}
 
 	/** @param {ArrivedMessage} event */
 	take({sessionId, messageId, seq, cursor}) {
 		const offset = offsetOf(cursor)
 		this.#sessionId ||= sessionId
+		const isAnother = ![null, messageId].includes(this.#messageId)
 		const isKnown = sessionId === this.#sessionId && seq <= this.#highestSeq
 		// A line may change several messages, which then have one cursor.
-		const isBeside = offset === this.#offset && offset >= 0 && ![null, messageId].includes(this.#messageId)
+		const isBeside = offset === this.#offset && offset >= 0 && isAnother
 		// In an older copy of the file another message may have the number.
-		const isOther = seq === this.#lastSeq && ![null, messageId].includes(this.#messageId)
+		const isOther = seq === this.#lastSeq && isAnother
 		const hasGrown = isKnown && ((offset > this.#offset && !isOther) || isBeside)
 		if (isKnown && !hasGrown) return null
 		this.#highestSeq = sessionId === this.#sessionId ? Math.max(seq, this.#highestSeq) : seq
@@ -104,6 +104,5 @@ export class FollowedSession {
 
 /** @param {string} cursor */
 export function offsetOf(cursor) {
-	const digits = /^([0-9]+)-/.exec(cursor)
-	return digits ? Number(digits[1]) : -1
+	return Number(/^(\d+)-/.exec(cursor)?.[1] ?? -1)
 }

@@ -1,6 +1,7 @@
 import {confirmButton} from "./confirm-button.js"
 import {DroppedFiles, fileChooser} from "./dropped-files.js"
 import {button, fill, h, wordButton} from "./element.js"
+import {formatMoment} from "./format.js"
 import {safeText} from "./plain-text.js"
 import {attempt, readOnlyNote} from "./problem-note.js"
 import {isLive} from "./session-state.js"
@@ -80,10 +81,17 @@ export class MessageComposer extends HTMLElement {
 		this.steerButton.disabled = this.stopButton.disabled = state === "away"
 		const note = sent && (sent.isLate || state !== "live") && sent.note
 		if ((note || null) !== unsent.firstChild) fill(unsent, note)
-		if (state === "away")
-			fill(hint, `The daemon is away. What you wrote is kept${note ? " and sent when it is back" : ""}.`)
-		else if (row?.readOnly) fill(hint, `A message goes on in a copy of it; ${row.source} keeps the session as it is.`)
-		else fill(hint)
+		const {machine, awaySince, readOnly, source} = row ?? {}
+		fill(
+			hint,
+			state === "away"
+				? `The daemon is away. What you wrote is kept${note ? " and sent when it is back" : ""}.`
+				: awaySince
+					? `${machine} is away since ${formatMoment(awaySince)}. The message is kept and sent when it is back.`
+					: machine
+						? `The message goes to its agent on ${machine}.`
+						: readOnly && `A message goes on in a copy of it; ${source} keeps the session as it is.`,
+		)
 	}
 
 	typed() {

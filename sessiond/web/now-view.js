@@ -101,8 +101,7 @@ class NowSection extends HTMLElement {
 		}
 		keepChildren(lines, items.slice(0, most), {
 			key: ({key}) => key,
-			version: ({row}) =>
-				[stateOf(row), nameOf(row), formatAge(row.updatedAt, now), row.lastMessagePreview].join("\u0000"),
+			version: ({row}) => [stateOf(row), nameOf(row), formatAge(row.updatedAt, now), row.lastMessagePreview].join(),
 			build: (item) => h("li", {}, parts(item)),
 			update: (node, item) => fill(node, ...parts(item)),
 		})

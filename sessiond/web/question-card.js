@@ -24,11 +24,12 @@ class QuestionCard extends HTMLElement {
 		this.tabIndex = -1
 		this.problem = h("div")
 		this.note = h("input", {"aria-label": "Note", placeholder: "Note to the agent", maxlength: 1000})
-		const {id, sessionKey, title, detail, options, askedAt, expiresAt} = question
+		const {id, sessionKey, title, detail, options, readOnly, askedAt, expiresAt} = question
 		const press = (/** @type {MouseEvent} */ {detail: clicks}, /** @type {string} */ optionId) => {
 			if (clicks === 0 || performance.now() - among.changedAt > SETTLING_MS) void this.answer(id, optionId)
 		}
 		const may = page.may("answer")
+		const command = `sessiond answer ${id.slice(0, 8)}`
 		const choices = options.map(({id: optionId, label, kind}) => {
 			const words = h("span", {}, h("bdi", {}, safeLine(label)), h("span.hint", {}, KINDS[kind]))
 			return may ? button(words, (event) => press(event, optionId)) : words
@@ -43,7 +44,11 @@ class QuestionCard extends HTMLElement {
 			),
 			detail ? h("pre", {tabindex: 0, role: "group", "aria-label": "Details"}, safeText(detail)) : "",
 			h("div.options", {}, choices),
-			may ? this.note : readOnlyNote("answer", ` Or: sessiond answer ${id.slice(0, 8)}`),
+			readOnly
+				? h("p.hint", {}, `Only ${sessionKey.split("/")[0]} takes the answer: ${command}`)
+				: may
+					? this.note
+					: readOnlyNote("answer", ` Or: ${command}`),
 			this.problem,
 		)
 	}

@@ -85,7 +85,7 @@ export class SearchBox extends HTMLElement {
 	async search(text, names, signal) {
 		const {page, within, here} = this
 		try {
-			const where = here?.checked ? {sessionKey: within} : {}
+			const where = here.checked ? {sessionKey: within} : {}
 			const answer = await page.client.call(
 				"sessions_search",
 				{query: cut(text, 512), limit: MOST_MATCHES, ...where},

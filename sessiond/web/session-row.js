@@ -1,7 +1,7 @@
 import {fill, h} from "./element.js"
 import {formatAge, formatTokens, modelName} from "./format.js"
 import {safeLine} from "./plain-text.js"
-import {agentOf, nameOf, stateOf} from "./session-state.js"
+import {agentOf, nameOf, STATE_WORDS, stateOf} from "./session-state.js"
 import {stateMark} from "./state-mark.js"
 
 export class SessionRow extends HTMLElement {
@@ -47,18 +47,15 @@ function metaOf({row, isOpen, place}, state, below, failed) {
 
 /** @param {Row} row @param {SessionState} state */
 function wordOf(row, state) {
-	if (state === "waiting") return row.waiting?.title ? `waits: ${safeLine(row.waiting.title, 60)}` : "waits for you"
-	if (state === "error") return row.status === "timeout" ? "took too long" : "failed"
-	return state === "aborted" ? "stopped" : state
+	if (state === "waiting" && row.waiting?.title) return `waits: ${safeLine(row.waiting.title, 60)}`
+	return state === "error" && row.status === "timeout" ? "took too long" : STATE_WORDS[state]
 }
 
 /** @param {SessionLine} line @param {Look} look */
 export function versionOfRow({row, depth, below, isOpen, failedBelow, place}, {now, isUnread, isSelected}) {
-	const {status, waiting, model, inputTokens, outputTokens, updatedAt} = row
-	const shown = [nameOf(row), stateOf(row), status, waiting?.title, formatAge(updatedAt, now), model]
-	return [...shown, inputTokens, outputTokens, depth, below, isOpen, failedBelow, place, isUnread, isSelected].join(
-		"\u0000",
-	)
+	const {status, waiting, model, source, inputTokens, outputTokens, updatedAt} = row
+	const shown = [nameOf(row), stateOf(row), status, waiting?.title, formatAge(updatedAt, now), model, source]
+	return [...shown, inputTokens, outputTokens, depth, below, isOpen, failedBelow, place, isUnread, isSelected].join()
 }
 
 customElements.define("session-row", SessionRow)

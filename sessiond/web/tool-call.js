@@ -1,6 +1,6 @@
 import {CodeBlock} from "./code-block.js"
 import {DiffView} from "./diff-view.js"
-import {h} from "./element.js"
+import {fill, h} from "./element.js"
 import {formatDuration} from "./format.js"
 import {countChanges, diffLines, patchLines} from "./line-diff.js"
 import {resultOf} from "./message-parts.js"
@@ -39,8 +39,14 @@ export class ToolCall extends HTMLElement {
 	showOutcome({result, at, isLive}) {
 		const found = result && resultOf(result.message)
 		const took = result?.at && at && result.at > at ? ` ${formatDuration(result.at - at)}` : ""
-		const word = found ? (found.isError ? "failed" : "ok") : isLive ? "running" : "no result"
-		this.outcome.className = `outcome ${found ? (found.isError ? "error" : "ok") : isLive ? "running" : "open"}`
+		const [kind, word = kind] = found
+			? found.isError
+				? ["error", "failed"]
+				: ["ok"]
+			: isLive
+				? ["running"]
+				: ["open", "no result"]
+		this.outcome.className = `outcome ${kind}`
 		this.outcome.textContent = word + took
 	}
 
@@ -49,12 +55,15 @@ export class ToolCall extends HTMLElement {
 		const {call} = this
 		if (!call || !this.details.open) return
 		const changes = changesOf(call.args)
-		const asked = changes.length > 0 ? changes.map((change) => new DiffView().show(change)) : detailsElement(call.args)
+		const details = changes.length === 0 && detailsOf(call.args)
 		const found = call.result && resultOf(call.result.message)
-		const answer = found?.text ? new CodeBlock().show(found.text, found.isError ? "error" : "result") : null
-		this.inside.replaceChildren(
-			...asked,
-			...(answer ? [answer] : found ? [h("p.hint", {}, "It answered nothing.")] : []),
+		fill(
+			this.inside,
+			changes.map((change) => new DiffView().show(change)),
+			details && new CodeBlock().show(details, "call"),
+			found?.text
+				? new CodeBlock().show(found.text, found.isError ? "error" : "result")
+				: found && h("p.hint", {}, "It answered nothing."),
 		)
 	}
 }
@@ -72,12 +81,6 @@ function sizeOf(args) {
 		removed += counted.removed
 	}
 	return h("span.size", {}, h("span.added", {}, `+${added}`), " ", h("span.removed", {}, `−${removed}`))
-}
-
-/** @param {unknown} args */
-function detailsElement(args) {
-	const text = detailsOf(args)
-	return text ? [new CodeBlock().show(text, "call")] : []
 }
 
 customElements.define("tool-call", ToolCall)

@@ -313,7 +313,7 @@ function pieceElement(piece, view) {
 				"div",
 				{class: `run ${piece.run.status}`},
 				runSentence(piece.run),
-				piece.run.printed ? h("pre", {}, safeText(piece.run.printed)) : null,
+				piece.run.printed && h("pre", {}, safeText(piece.run.printed)),
 			)
 	}
 }

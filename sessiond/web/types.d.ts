@@ -68,6 +68,8 @@ interface Question {
 	title?: string
 	detail?: string
 	options: QuestionOption[]
+	/** It is asked on another machine, and answered only there. */
+	readOnly?: boolean
 	askedAt: number
 	expiresAt?: number
 	status: string
@@ -298,7 +300,7 @@ interface SessionFollower {
 }
 
 /**
- * `onFresh`: nothing is missed from now on, at first and after each gap: list the sessions anew in it. Changes wait until
+ * `onFresh`: nothing is missed from now on, at first, after each gap and when a machine comes or goes: list the sessions anew in it. Changes wait until
  * its promise is settled.
  */
 interface SessionsFollower {
