@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,6 +35,7 @@ from sessiond.link.connecting import (
     server_facts,
 )
 from sessiond.link.failures import BusError, LinkError
+from sessiond.link.question_lanes import Answerer, QuestionLane
 from sessiond.link.subjects import Address, Kind, ask_subject, consumer_name, deliver_subject, parse_subject
 
 # A publish that was not answered may have arrived: it is sent again under the same id. The library would wait for ever
@@ -46,10 +47,8 @@ _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
 # Whether the consumers are still there is asked this often: nothing says that they were deleted.
 _LOOK_AGAIN_S: Final = 300.0
 _MOST_DENIED: Final = 64
-# Questions that wait for their answers; more wait in the client, which drops what is beyond these bytes.
-_MOST_QUESTIONS: Final = 256
-_QUESTION_BYTES: Final = 16 << 20
-# The same of arrivals: what nobody takes is delivered again every 30 seconds. As much as a consumer delivers at once.
+# Arrivals that wait to be handled; more wait in the client, which drops what is beyond these bytes: what nobody takes is
+# delivered again every 30 seconds. As much as a consumer delivers at once.
 _MOST_ARRIVALS: Final = 64
 _ARRIVAL_BYTES: Final = 64 << 20
 # The stream, or the disk that all streams share, takes no more.
@@ -87,7 +86,6 @@ class Arrival:
 
 
 Handler = Callable[[Arrival], Awaitable[None]]
-Answerer = Callable[[bytes], Awaitable[bytes | None]]
 
 
 @contextlib.asynccontextmanager
@@ -118,7 +116,7 @@ class Bus:
         self._tasks = tasks
         self._working: list[asyncio.Task[None]] = []
         self._queues: dict[Kind, asyncio.Queue[Arrival]] = {}
-        self._questions: asyncio.Queue[Msg] | None = None
+        self._lanes: list[QuestionLane] = []
         self._client: ServerClient | None = None
         self._attempts = 0
         self._is_over = False
@@ -167,24 +165,27 @@ class Bus:
         if self._client is not None:
             self._working.append(self._tasks.create_task(_finish(self._subscribe(self._client, kind))))
 
-    def answer(self, answerer: Answerer) -> None:
-        """Answer what other machines ask, from now on and after each connection. One question waits for the answer to
-        the one before, so what takes long has to be done elsewhere; None is no answer.
+    def answer(self, answerer: Answerer, senders: Iterable[str]) -> None:
+        """Answer what these machines ask, from now on and after each connection. One question waits for the answer to
+        the one before of the same machine, so what takes long has to be done elsewhere.
         """
-        self._questions = asyncio.Queue(_MOST_QUESTIONS)
-        self._working.append(self._tasks.create_task(self._answer_all(self._questions, answerer)))
-        if self._client is not None:
-            self._working.append(self._tasks.create_task(_finish(self._listen(self._client, self._questions))))
+        for sender in senders:
+            lane = QuestionLane(self.machine, sender, answerer, self.respond)
+            self._lanes.append(lane)
+            self._working.append(self._tasks.create_task(lane.run()))
+            if self._client is not None:
+                self._working.append(self._tasks.create_task(_finish(lane.listen(self._client))))
 
     async def request(self, machine: str, data: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
         """What the machine answers. BusError `nobody` where it is not there, which takes a millisecond."""
         client = self._usable_client()
-        subject = ask_subject(machine)
+        subject = ask_subject(machine, self.machine)
         began = time.monotonic()
         try:
             message = await _cancellable(client.request(subject, data, timeout=timeout_s))
         except nats.errors.NoRespondersError:
-            raise BusError("nobody", f"{machine} is not connected to the server") from None
+            why = f"{machine} is not connected to the server, or does not know {self.machine}"
+            raise BusError("nobody", why) from None
         except (nats.errors.Error, OSError) as error:
             raise self._failure(error, subject, began, f"{machine} may be busy") from None
         return message.data
@@ -260,16 +261,13 @@ class Bus:
         with check_answer():
             await client.connect(**options, error_cb=on_error, **hooks)
         # Whatever is consumed from here on subscribes for itself.
-        self._client, kinds, questions = client, list(self._queues), self._questions
+        self._client, kinds, lanes = client, list(self._queues), list(self._lanes)
         for kind in kinds:
             await self._subscribe(client, kind)
-        if questions is not None:
-            await self._listen(client, questions)
+        for lane in lanes:
+            await lane.listen(client)
         await client.flush(int(REQUEST_TIMEOUT_S))
         self._find(client)
-
-    async def _listen(self, client: ServerClient, questions: asyncio.Queue[Msg]) -> None:
-        await client.subscribe(ask_subject(self.machine), cb=questions.put, pending_bytes_limit=_QUESTION_BYTES)
 
     async def _subscribe(self, client: ServerClient, kind: Kind) -> None:
         # Not by the library's own call: that would be refused while the consumer is missing, and this begins to be
@@ -284,13 +282,6 @@ class Bus:
 
         subject = deliver_subject(self._settings.name, kind)
         await client.subscribe(subject, cb=take, pending_bytes_limit=_ARRIVAL_BYTES)
-
-    async def _answer_all(self, questions: asyncio.Queue[Msg], answerer: Answerer) -> None:
-        while True:
-            message = await questions.get()
-            answer = await answerer(message.data)
-            if answer is not None and message.reply:
-                await self.respond(message.reply, answer)
 
     def _find(self, client: ServerClient) -> None:
         self._attempts = 0

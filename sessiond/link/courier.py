@@ -11,15 +11,16 @@ What is no valid envelope is dropped, acknowledged and counted by its reason. Kn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import structlog
 
-from sessiond.link.bus import REQUEST_TIMEOUT_S, Answerer, Arrival, Handler
+from sessiond.link.bus import REQUEST_TIMEOUT_S, Arrival, Handler
 from sessiond.link.envelope import Envelopes, PeerMessage, Refused
 from sessiond.link.failures import BusError
+from sessiond.link.question_lanes import Answerer
 from sessiond.link.subjects import REPLY, REQUEST, Kind, stream_subject
 
 log = structlog.get_logger("sessiond.link")
@@ -36,7 +37,7 @@ class MessageServer(Protocol):
     async def publish(self, subject: str, data: bytes, *, msg_id: str | None = None) -> bool: ...
     async def request(self, machine: str, data: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes: ...
     def consume(self, kind: Kind, handler: Handler) -> None: ...
-    def answer(self, answerer: Answerer) -> None: ...
+    def answer(self, answerer: Answerer, senders: Iterable[str]) -> None: ...
 
 
 class Courier:
@@ -46,7 +47,7 @@ class Courier:
         self.dropped: Counter[str] = Counter()
         self._bus, self._envelopes, self._on_drop = bus, envelopes, on_drop
         self._repliers: dict[str, Replier] = {}
-        bus.answer(self._reply)
+        bus.answer(self._reply, envelopes.peers)
 
     async def send(
         self,
@@ -100,8 +101,8 @@ class Courier:
         """Answer the questions with that id, or that begin with it and a colon."""
         self._repliers[question] = reply
 
-    async def _reply(self, data: bytes) -> bytes | None:
-        asked = self._envelopes.open(data, REQUEST)
+    async def _reply(self, sender: str, data: bytes) -> bytes | None:
+        asked = self._envelopes.open(data, REQUEST, sender=sender)
         if isinstance(asked, Refused):
             self.drop(asked)
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -77,6 +77,11 @@ class Envelopes:
         self._identity = identity
         self._peers = dict(peers)
         self._encrypt = encrypt
+
+    @property
+    def peers(self) -> Collection[str]:
+        """The names of the machines whose messages it opens."""
+        return self._peers.keys()
 
     def pack(self, receiver: str, kind: AnyKind, identity: str, fields: object = None, payload: bytes = b"") -> bytes:
         """The message. `fields` is what msgspec writes as a JSON object. ValueError where it is too long to be sent."""

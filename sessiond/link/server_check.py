@@ -86,7 +86,7 @@ async def check(
                 found += await _check_consumers(client, settings.stream, machine)
             found += await _check_stream(client, settings, monitoring)
             found += check_sync(server_facts(client), monitoring)
-        found += await asyncio.gather(*(_check_peer(client, peer) for peer in peers))
+        found += await asyncio.gather(*(_check_peer(client, settings.name, peer) for peer in peers))
     except (nats.errors.Error, OSError) as error:
         found.append(ServerFinding("error", "server", f"the connection was lost: {quote(str(error))}", "try again"))
     finally:
@@ -266,10 +266,10 @@ def judge_stream(name: str, answer: Mapping[str, Any]) -> Iterator[ServerFinding
         yield ServerFinding("ok", thing, f"{used / 1e6:.0f} of {most / 1e6:.0f} MB, {kept} on the way")
 
 
-async def _check_peer(client: ServerClient, peer: str) -> ServerFinding:
-    answer = await _ask(client, ask_subject(peer), _PEER_S)
+async def _check_peer(client: ServerClient, machine: str, peer: str) -> ServerFinding:
+    answer = await _ask(client, ask_subject(peer, machine), _PEER_S)
     if answer == _NOBODY:
-        return ServerFinding("ok", peer, "is not connected to the server now")
+        return ServerFinding("ok", peer, "is not connected to the server now, or does not know this machine")
     if answer == _DENIED:
         hint = 'the administrator has to add it: "sessiond link admin" with all machines'
         return ServerFinding("error", peer, "this machine may not ask it", hint)

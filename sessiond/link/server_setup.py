@@ -105,15 +105,15 @@ def _user(name: str, nkeys: Mapping[str, str] | None, permissions: str | None) -
 def _permissions(name: str, machines: Sequence[str], stream: str) -> str:
     others = [other for other in machines if other != name]
     publish = [
-        f"x.{name}.>",
-        *(ask_subject(other) for other in others),
+        *(f"x.{name}.{other}.*.*" for other in others),
+        *(ask_subject(other, name) for other in others),
         *(f"$JS.API.CONSUMER.INFO.{stream}.{consumer_name(name, kind)}" for kind in KINDS),
         *(f"$JS.ACK.{stream}.{consumer_name(name, kind)}.>" for kind in KINDS),
         # Not by `allow_responses`: whoever asks could name any subject for the answer, so that two machines together
         # may do all that the administrator may.
         *(answer_subjects(other) for other in others),
     ]
-    subscribe = [f"{inbox_of(name)}.>", ask_subject(name)]
+    subscribe = [f"{inbox_of(name)}.>", ask_subject(name, "*")]
     return f"    publish: [{_list(publish)}],\n    subscribe: [{_list(subscribe)}]"
 
 
@@ -124,7 +124,7 @@ def _list(subjects: Sequence[str]) -> str:
 def wanted_stream(stream: str, max_bytes: int = MAX_BYTES, max_age_s: float = MAX_AGE_S) -> api.StreamConfig:
     return api.StreamConfig(
         name=stream,
-        subjects=[STREAM_SUBJECTS],
+        subjects=[*STREAM_SUBJECTS],
         # Each message has one reader, and is removed when that one has it. So what lies there is what somebody who is
         # away has not got yet.
         retention=api.RetentionPolicy.WORK_QUEUE,

@@ -21,7 +21,8 @@ KINDS: Final[tuple[Kind, ...]] = ("rec", "row", "cmd", "ans", "ask")
 REQUEST: Final = "req"
 REPLY: Final = "rep"
 
-STREAM_SUBJECTS: Final = "x.*.*.*.*"
+# What no consumer would ever take is not kept.
+STREAM_SUBJECTS: Final = tuple(f"x.*.*.{kind}.*" for kind in KINDS)
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -60,9 +61,9 @@ def parse_subject(subject: str) -> Address | None:
     return None
 
 
-def ask_subject(machine: str) -> str:
-    """Where a machine is asked, without the stream; also how one sees whether it is there."""
-    return f"ask.{machine}"
+def ask_subject(machine: str, sender: str) -> str:
+    """Where a machine is asked by another, without the stream; also how one sees whether it is there."""
+    return f"ask.{machine}.{sender}"
 
 
 def inbox_of(machine: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -16,6 +17,7 @@ from support.patience import PATIENCE_S
 from support.sampling import pick
 
 from sessiond.link import bus as bus_module
+from sessiond.link import question_lanes
 from sessiond.link.bus import Arrival, BusState, open_bus
 from sessiond.link.connecting import ServerSettings, connect_once, make_client, options_of
 from sessiond.link.envelope import Envelopes, Refused
@@ -52,10 +54,10 @@ def test_a_message_arrives_once_and_a_machine_is_asked(nats_server: type[NatsSer
             assert (first.address, first.data) == (Address("lap", "mars", "rec", token_of("session")), b"one")
             assert second.data == b"two"
 
-            async def answer(question: bytes) -> bytes | None:
+            async def answer(sender: str, question: bytes) -> bytes | None:
                 return b"answer to " + question if question else None
 
-            mars.bus.answer(answer)
+            mars.bus.answer(answer, ["lap"])
             await answered_by(mars, lap)
             assert await lap.bus.request("mars", b"q") == b"answer to q"
             assert (await refuse(mars.bus.request("lap", b"q"))).trouble == "nobody"
@@ -75,37 +77,41 @@ async def answered_by(asked: Watched, asking: Watched) -> None:
                 return
 
 
-def test_questions_that_nobody_has_answered_yet_are_kept_to_a_limit(nats_server: type[NatsServer]) -> None:
-    server = nats_server().start()
+def test_a_machine_that_floods_this_one_with_questions_is_not_heard_for_a_while_and_the_others_are(
+    nats_server: type[NatsServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = nats_server("open", "lap", "mars", "moon").start()
+    monkeypatch.setattr(question_lanes, "REST_S", 1e9)
 
     async def test() -> None:
         await set_up(server.settings(), server.machines)
-        async with bus_of(server, "lap") as lap, bus_of(server, "mars") as mars:
-            is_free, answered = asyncio.Event(), 0
+        async with bus_of(server, "lap") as lap, bus_of(server, "mars") as mars, bus_of(server, "moon") as moon:
+            is_free, asked = asyncio.Event(), Counter[str]()
 
-            async def answer(question: bytes) -> bytes | None:
-                nonlocal answered
-                answered += 1
-                await is_free.wait()
+            async def answer(sender: str, question: bytes) -> bytes | None:
+                asked[sender] += 1
+                if sender == "lap":
+                    await is_free.wait()
                 return b"answer"
 
             is_free.set()
-            mars.bus.answer(answer)
+            mars.bus.answer(answer, ["lap", "moon"])
             await answered_by(mars, lap)
             is_free.clear()
-            answered = 0
+            asked.clear()
             flood = Client()
             await flood.connect(server.url)
-            for _ in range(1000):
-                await flood.publish("ask.mars", bytes(50_000))
+            for number in range(2000):
+                await flood.publish("ask.mars.lap", bytes(question_lanes.MAX_QUESTION_BYTES + number % 2))
             await flood.flush()
-            client, questions = mars.bus._client, mars.bus._questions
-            assert client is not None and questions is not None
-            await client.flush()  # whatever the server had for it has come
-            assert questions.qsize() <= 256
+            assert await moon.bus.request("mars", b"q") == b"answer"
+            async with asyncio.timeout(PATIENCE_S):
+                while (await refuse(lap.bus.request("mars", b"q", timeout_s=0.1))).trouble != "nobody":
+                    pass  # until the server knows that nobody listens
+            assert await moon.bus.request("mars", b"q") == b"answer"
             is_free.set()
-            await answered_by(mars, lap)
-            assert 256 < answered < 1000
+            assert await moon.bus.request("mars", b"q") == b"answer"
+            assert asked["lap"] <= question_lanes.MOST_WAITING + 1
             await flood.close()
 
     run(test())
@@ -388,6 +394,9 @@ def test_what_the_configuration_forbids_a_machine(nats_server: type[NatsServer],
         "$JS.ACK.X.mars-rec.1.1.1.1.0": "+ACK",
         "x.mars.lap.rec.0": "",
         "_INBOX.mars.rec": "",
+        "ask.mars.moon": "",
+        "x.lap.nobody.rec.0": "",
+        "x.lap.lap.rec.0": "",
     }
 
     async def test() -> None:
@@ -400,7 +409,7 @@ def test_what_the_configuration_forbids_a_machine(nats_server: type[NatsServer],
             await client.publish(subject, data.encode(), reply="_INBOX.lap.x")
             async with asyncio.timeout(PATIENCE_S):
                 await denied
-        for subject in ("x.>", ">", "_INBOX.mars.rec", "_INBOX.>", "ask.mars", "$JS.EVENT.>"):
+        for subject in ("x.>", ">", "_INBOX.mars.rec", "_INBOX.>", "ask.mars.lap", "ask.mars.>", "$JS.EVENT.>"):
             denied = client.watch_denial(subject)
             await client.subscribe(subject)
             async with asyncio.timeout(PATIENCE_S):
@@ -431,11 +440,11 @@ def test_two_machines_together_may_do_no_more_than_each(nats_server: type[NatsSe
             await moon.bus.publish(secret, b"secret")
         lap, mars = await connect_once(server.settings("lap")), await connect_once(server.settings("mars"))
         questions: asyncio.Queue[Msg] = asyncio.Queue()
-        await mars.subscribe("ask.mars", cb=questions.put)
+        await mars.subscribe("ask.mars.lap", cb=questions.put)
         await mars.flush()
         for subject, data in asked.items():
             denied = mars.watch_denial(subject)
-            await lap.publish("ask.mars", b"", reply=subject)
+            await lap.publish("ask.mars.lap", b"", reply=subject)
             async with asyncio.timeout(PATIENCE_S):
                 assert (await questions.get()).reply == subject
                 await mars.publish(subject, data.encode(), reply="_INBOX.mars.x")
@@ -444,7 +453,7 @@ def test_two_machines_together_may_do_no_more_than_each(nats_server: type[NatsSe
             await mars.publish(stream_subject("mars", "lap", "rec", "s"), b"", headers={"Nats-Trace-Dest": subject})
             async with asyncio.timeout(PATIENCE_S):
                 await denied
-        asking = asyncio.create_task(lap.request("ask.mars", b"q", timeout=PATIENCE_S))
+        asking = asyncio.create_task(lap.request("ask.mars.lap", b"q", timeout=PATIENCE_S))
         async with asyncio.timeout(PATIENCE_S):
             await mars.publish((await questions.get()).reply, b"a")
             assert (await asking).data == b"a"
@@ -593,7 +602,7 @@ def test_the_subject_does_not_prove_the_sender(nats_server: type[NatsServer], mo
             mars.take("rec")
             client = await connect_once(server.settings("lap"))
             forged = stream_subject("moon", "mars", "rec", "session")
-            await client.publish(stream_subject("lap", "lap", "rec", "s"), b"any", reply=forged)
+            await client.publish(stream_subject("lap", "mars", "cmd", "s"), b"any", reply=forged)
             arrival = await mars.next()
             await client.end()
             assert (arrival.address.sender, json.loads(arrival.data)["stream"]) == ("moon", "X")
@@ -628,7 +637,7 @@ def test_a_server_that_is_lost_right_after_it_let_the_link_in_is_waited_for() ->
         settings = ServerSettings("lap", f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         given_up = asyncio.Event()
 
-        async def answer_nothing(_: bytes) -> None:
+        async def answer_nothing(_sender: str, _question: bytes) -> None:
             return None
 
         def note(state: BusState) -> None:
@@ -636,7 +645,7 @@ def test_a_server_that_is_lost_right_after_it_let_the_link_in_is_waited_for() ->
                 given_up.set()
 
         async with open_bus(settings, note) as bus:
-            bus.answer(answer_nothing)
+            bus.answer(answer_nothing, ["mars"])
             async with asyncio.timeout(PATIENCE_S):
                 await given_up.wait()
             assert not bus.state.connected

@@ -45,7 +45,7 @@ class StandInBus:
         return True
 
     async def request(self, machine: str, data: bytes, *, timeout_s: float = 1.0) -> bytes:
-        reply = await self.other.answerer(data)
+        reply = await self.other.answerer("lap", data)
         if reply is None:
             raise BusError("timeout", "no answer")
         self.replies.append(reply)
@@ -54,7 +54,7 @@ class StandInBus:
     def consume(self, kind: str, handler: Any) -> None:
         self.handlers[kind] = handler
 
-    def answer(self, answerer: Any) -> None:
+    def answer(self, answerer: Any, senders: Any) -> None:
         self.answerer = answerer
 
 
@@ -126,6 +126,17 @@ def test_a_question_of_a_stranger_or_of_an_unknown_kind_gets_no_reply() -> None:
             ends.mars.answer("ping", None)  # type: ignore[arg-type]  # not reached
             with pytest.raises(BusError, match="no answer"):
                 await ends.lap.ask("mars", question)
+
+    run_until(body)
+
+
+def test_a_machine_asks_in_its_own_name_alone() -> None:
+    async def body() -> None:
+        ends = Ends()
+        ends.mars.answer("ping", None)  # type: ignore[arg-type]  # not reached
+        asked = ENVELOPES["lap"].pack("mars", "req", "ping:1")
+        assert await ends.mars_bus.answerer("moon", asked) is None
+        assert dict(ends.mars.dropped) == {"sender": 1}
 
     run_until(body)
 

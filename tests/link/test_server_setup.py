@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from nats.js import api
+from nats.js.errors import NoStreamResponseError
 from support.nats_server import Mode, NatsServer
 from support.sampling import pick
 
@@ -138,7 +139,8 @@ def test_nobody_there_is_said_at_once() -> None:
 def test_the_configuration_gives_a_machine_what_is_its_own_alone() -> None:
     text = server_configuration(["lap", "mars", "moon"], stream="X")
     line = text[text.index('user: "lap"') : text.index('user: "mars"')]
-    for part in ('publish: ["x.lap.>", "ask.mars", "ask.moon", "$JS', 'subscribe: ["_INBOX.lap.>", "ask.lap"]'):
+    publish = 'publish: ["x.lap.mars.*.*", "x.lap.moon.*.*", "ask.mars.lap", "ask.moon.lap", "$JS'
+    for part in (publish, 'subscribe: ["_INBOX.lap.>", "ask.lap.*"]'):
         assert part in line
     assert "CREATE" not in text
     assert "mars-" not in line
@@ -151,3 +153,24 @@ def test_with_nkeys_the_server_alone_has_a_certificate_or_nobody() -> None:
     assert ('nkey: "UABC"' in nkeys, 'nkey: "THE-PUBLIC-NKEY-OF-admin"' in nkeys) == (True, True)
     assert ("cert_file" in nkeys, "verify" in nkeys, "user:" in nkeys) == (True, False, False)
     assert "tls" not in server_configuration(["lap"], stream="X", nkeys={}, is_encrypted=False)
+
+
+def test_what_nobody_would_take_is_not_kept_and_an_older_stream_learns_it(nats_server: type[NatsServer]) -> None:
+    server = nats_server().start()
+
+    async def test() -> None:
+        client = await connect_once(server.settings())
+        older = wanted_stream("X")
+        older.subjects = ["x.*.*.*.*"]
+        await client.jsm().add_stream(older)
+        js = client.jetstream()
+        await js.publish("x.lap.mars.rec.0", b"taken")
+        assert (await set_up(server.settings(), server.machines))[0].done == "changed"
+        for kind in KINDS:
+            await js.publish(f"x.lap.mars.{kind}.1", b"")
+        with pytest.raises(NoStreamResponseError):
+            await js.publish("x.lap.mars.junk.0", b"")
+        assert (await client.jsm().stream_info("X")).state.messages == 6, "what was there is there"
+        await client.end()
+
+    asyncio.run(test())
