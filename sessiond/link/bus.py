@@ -47,8 +47,8 @@ _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
 # Whether the consumers are still there is asked this often: nothing says that they were deleted.
 _LOOK_AGAIN_S: Final = 300.0
 _MOST_DENIED: Final = 64
-# Arrivals that wait to be handled; more wait in the client, which drops what is beyond these bytes: what nobody takes is
-# delivered again every 30 seconds. As much as a consumer delivers at once.
+# Arrivals that wait to be handled; more wait in the client, which drops what is beyond these bytes: what nobody takes
+# is delivered again every 30 seconds. As much as a consumer delivers at once.
 _MOST_ARRIVALS: Final = 64
 _ARRIVAL_BYTES: Final = 64 << 20
 # The stream, or the disk that all streams share, takes no more.

@@ -44,7 +44,8 @@ AnyKind = Kind | Literal["req", "rep"]
 # kind  of another kind than its subject     signature  not the sender's, or changed on the way
 # seal  not sealed for this machine          content  signed by the peer, and still no content
 # token  its subject belongs to another session or command      time  a command that was signed long ago
-Reason = Literal["form", "receiver", "sender", "kind", "signature", "seal", "content", "token", "time"]
+# room  the sender has too much here
+Reason = Literal["form", "receiver", "sender", "kind", "signature", "seal", "content", "token", "time", "room"]
 T = TypeVar("T")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -31,6 +32,8 @@ log = structlog.get_logger("sessiond.link")
 
 # How many commands of one machine are handed to the daemon at the same time.
 AT_ONCE = 8
+# How many refusals are on their way to one machine: what else it asks for then is not answered, and asked for again.
+MAX_REFUSALS = 32
 # How often the daemon may fail to accept a command before it is given up: for about an hour.
 MAX_TRIES = 60
 MAX_DELAY_S = 60.0
@@ -76,6 +79,7 @@ class Executor:
         self._sending = asyncio.Semaphore(32)
         self._delivering: set[tuple[str, str]] = set()
         self._aborting: set[tuple[str, str]] = set()
+        self._refusing: Counter[str] = Counter()
         # The runs that are waited for, by session in the order in which they were accepted: run id to command.
         self._runs: dict[str, dict[str, tuple[str, str]]] = {}
         self._due: set[str] = set()
@@ -125,7 +129,9 @@ class Executor:
         if refusal is not None:
             # Not kept, or a machine that may do nothing here could fill the disk. Where this is lost it asks again.
             log.warning("command refused", peer=peer, command=command_id, reason=refusal)
-            self._start(self._send_once(peer, command_id, MachineAnswer(status="refused", error=refusal)))
+            if self._refusing[peer] < MAX_REFUSALS:
+                self._refusing[peer] += 1
+                self._start(self._send_once(peer, command_id, MachineAnswer(status="refused", error=refusal)))
             return
         if _is_abort(body):
             # It overtook its command, or that is lost: so that it is not executed later, it counts as answered.
@@ -143,8 +149,11 @@ class Executor:
             return f"the command cannot be read: {error}"
 
     async def _send_once(self, peer: str, command_id: str, answer: MachineAnswer) -> None:
-        with suppress(LinkError):
-            await self._send(peer, command_id, encode(answer))
+        try:
+            with suppress(LinkError):
+                await self._send(peer, command_id, encode(answer))
+        finally:
+            self._refusing[peer] -= 1
 
     async def _stop(self, peer: str, command_id: str) -> None:
         """Let nothing more come of a command whose sender was stopped, who asks for it until there is an answer."""

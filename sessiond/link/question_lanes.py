@@ -40,7 +40,7 @@ Answerer = Callable[[str, bytes], Awaitable[bytes | None]]
 Respond = Callable[[str, bytes], Awaitable[None]]
 
 
-class Pace:
+class QuestionPace:
     """Lets `burst` through at once, and `per_s` a second later on."""
 
     def __init__(self, burst: int, per_s: float) -> None:
@@ -66,7 +66,7 @@ class QuestionLane:
         self._flooded = asyncio.Event()
         self._client: Client | None = None
         self._listening: Subscription | None = None
-        self._pace = Pace(BURST, PER_S)
+        self._pace = QuestionPace(BURST, PER_S)
 
     async def run(self) -> None:
         """Answer until cancelled."""

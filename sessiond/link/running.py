@@ -15,18 +15,18 @@ import structlog
 
 from sessiond.client.wire import DaemonRequest, Event
 from sessiond.config.settings import Config
-from sessiond.errors import StorageError
 from sessiond.link.bus import Arrival, Bus, BusState, open_bus
 from sessiond.link.cbor_wire import CborWire
-from sessiond.link.command_ledger import CommandLedger, NoRoom
-from sessiond.link.command_wire import PART_BYTES, CommandFile, PartOf, split
+from sessiond.link.command_inbox import CommandInbox, read_part
+from sessiond.link.command_ledger import CommandLedger
+from sessiond.link.command_wire import CommandFile, PartOf, split
 from sessiond.link.commands import Commands
 from sessiond.link.connecting import settings_of
 from sessiond.link.copy_asker import Ask
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.courier import Courier
 from sessiond.link.daemon import DaemonClient, DaemonLink
-from sessiond.link.envelope import Envelopes, PeerMessage, Refused, read_fields
+from sessiond.link.envelope import Envelopes, PeerMessage, Refused
 from sessiond.link.executor import Executor
 from sessiond.link.failures import BusError
 from sessiond.link.identity import load_identity, parse_all
@@ -53,8 +53,6 @@ PING, BYE = "ping", "bye"
 _STATUS_S = 1.0
 # For how long a link that ends waits for others to hear of it.
 _BYE_S = 0.5
-# When a command that finds no room, or a disk that is full, is looked at again.
-_AGAIN_S = 20.0
 
 
 def make_envelopes(store: Path, config: Config) -> Envelopes:
@@ -184,7 +182,7 @@ class RunningLink:
         self._courier.answer(BYE, self._answer_bye)
         self._courier.answer(COPY, self._publisher.answer_copy)
         self._courier.answer(ROWS, self._publisher.answer_rows)
-        self._courier.consume("cmd", self._take_command)
+        self._courier.consume("cmd", CommandInbox(self._executor, self._courier.drop, wall_ms).take)
         self._courier.consume("ans", self._take_answer)
         self._is_built = True
 
@@ -235,28 +233,8 @@ class RunningLink:
             raise
         self._unsent.pop((peer, kind), None)
 
-    async def _take_command(self, message: PeerMessage, arrival: Arrival) -> None:
-        fields = _read_part(message)
-        if isinstance(fields, PartOf) and not fields.is_of_now(wall_ms()):
-            why = f"a command from {message.sender} was signed long ago, or its clock and the one here are days apart"
-            fields = Refused("time", why)
-        if isinstance(fields, Refused):
-            self._courier.drop(fields)
-            await arrival.ack()
-            return
-        try:
-            await self._executor.take(message.sender, message.id, fields.part, fields.parts, message.payload)
-        except NoRoom:
-            log.warning("too many commands wait; more stay on the server", peer=message.sender)
-            await arrival.retry(_AGAIN_S)
-        except StorageError as error:
-            log.error("a command was not taken", peer=message.sender, reason=error.message)
-            await arrival.retry(_AGAIN_S)
-        else:
-            await arrival.ack()
-
     async def _take_answer(self, message: PeerMessage, arrival: Arrival) -> None:
-        fields = _read_part(message)
+        fields = read_part(message)
         if isinstance(fields, Refused):
             self._courier.drop(fields)
         else:
@@ -335,10 +313,3 @@ class RunningLink:
             dropped=dict(self._courier.dropped),
             limits=self._reader.limits,
         )
-
-
-def _read_part(message: PeerMessage) -> PartOf | Refused:
-    """Which part of a command or an answer the message has."""
-    if len(message.payload) > PART_BYTES:
-        return Refused("content", f"a part from {message.sender} is longer than allowed")
-    return read_fields(message, PartOf)

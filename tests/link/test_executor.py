@@ -364,4 +364,33 @@ def test_a_disk_that_is_full_for_the_daemon_and_the_ledger_ends_no_link(in_world
             ok = MachineAnswer(status="ok", reply="hi", session_key="agent:ops:main")
             assert await world.answers(1) == [("c1", ok)]
 
+
+def test_refusals_that_wait_for_the_server_have_a_limit_for_each_machine(
+    in_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MAX_REFUSALS", 3)
+
+    async def body(world: ExecutorWorld) -> None:
+        world.peer = None
+        async with world.executor() as executor:
+            gate = asyncio.Event()
+            send, begun = world.server.send, 0
+
+            async def wait(peer: str, identity: str, data: bytes) -> None:
+                nonlocal begun
+                begun += 1
+                await gate.wait()
+                await send(peer, identity, data)
+
+            executor._send = wait
+            for number in range(5):
+                await take(executor, SEND, f"c{number}")
+            await take(executor, SEND, "c0", "moon")
+            await settle()
+            assert begun == 3 + 1
+            gate.set()
+            await world.answers(4)
+            await take(executor, SEND, "c3")
+            await world.answers(5)
+
     in_world(body)
