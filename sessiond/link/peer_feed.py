@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -18,6 +19,7 @@ from sessiond.link.failures import BusError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
 from sessiond.link.peer_places import PeerPlaces
 from sessiond.link.peer_rows import PeerRows, ReadingHeads
+from sessiond.link.range_answer import READ_AT_ONCE, RangeAnswer
 from sessiond.link.range_sender import RangeSender
 from sessiond.link.ranges import (
     ANSWER_BYTES,
@@ -40,8 +42,6 @@ _LAST_PIECE = 64 << 10
 _MAX_REQUESTS = 1000
 # A copy that differs gets a new generation, but not again and again.
 _RENEW_AGAIN_S = 30.0
-# A range takes the daemon 1 to 3 ms. One that takes longer waited for others, who come first then.
-_BUSY_S, _MAX_PAUSE_S = 0.015, 0.2
 
 Reading = Callable[[str, str | None, int | None, int], Awaitable[FoundBytes]]
 
@@ -292,38 +292,28 @@ class PeerFeed:
             self._renewed_at[session] = now
             place = self._renew(session, place, request.generation)
         at = request.have if request.generation == place.generation and place.cursor is not None else 0
-        end, sending = at + ANSWER_BYTES, None
+        while True:
+            end = at + ANSWER_BYTES
+            # What was never published moves the cursor, and what was read meanwhile is read again.
+            is_published = self._places.all[session].to >= end
+            answer = RangeAnswer(
+                partial(self._read_part, session, place),
+                partial(self._send_part, session, place),
+                overlap_bytes=self._overlap_bytes,
+                read_at_once=READ_AT_ONCE if is_published else 1,
+            )
+            try:
+                await answer.send_between(at, end)
+                return
+            except OtherContent:  # or the peer has more than there is
+                place, at = self._renew(session, place), 0
+
+    async def _read_part(self, session: str, place: SentPlace, at: int) -> FoundBytes | None:
+        """A range that may be sent; None where the session is not exported (any more)."""
         try:
-            while at < end:
-                began = asyncio.get_running_loop().time()
-                try:
-                    found = await self._read_for(session, place, max(0, at - self._overlap_bytes))
-                except OtherContent:
-                    place, at, end = self._renew(session, place), 0, ANSWER_BYTES
-                    continue
-                if found.size < at:  # the peer has more than there is
-                    place, at, end = self._renew(session, place), 0, ANSWER_BYTES
-                    continue
-                took_s = asyncio.get_running_loop().time() - began
-                if took_s > _BUSY_S:  # the daemon has others to answer
-                    await asyncio.sleep(min(took_s, _MAX_PAUSE_S))
-                # The next range is read while this one is on its way.
-                if sending is not None:
-                    await sending
-                sending = asyncio.create_task(self._send_part(session, place, found))
-                at = found.to
-                if at >= found.size:
-                    break
+            return await self._read_for(session, place, at)
         except _Withheld:
-            pass
-        except BaseException:
-            if sending is not None:
-                # Its own error must not take the place of a cancellation.
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-            raise
-        if sending is not None:
-            await sending
+            return None
 
     async def _send_part(self, session: str, place: SentPlace, found: FoundBytes) -> None:
         await self._send("ask", session, place, found)

@@ -40,8 +40,9 @@ _Found = TypeVar("_Found")
 log = structlog.get_logger("sessiond.link")
 
 _KINDS: tuple[Kind, ...] = ("rec", "ask", "row")
-# So many messages at most are written and synced together.
-_BATCH = 32
+# So many messages at most are written and synced together, and about so many bytes: the next part is asked for only
+# when this one is written.
+_BATCH, _BATCH_BYTES = 32, 4 << 20
 # When a copy that the disk refused is asked for again.
 _FAILED_S = 30.0
 
@@ -115,8 +116,10 @@ class TranscriptReader:
     async def _work(self, kind: Kind, queue: asyncio.Queue[tuple[PeerMessage, Arrival]]) -> None:
         while True:
             batch = [await queue.get()]
-            while len(batch) < _BATCH and not queue.empty():
+            size = len(batch[0][0].payload)
+            while len(batch) < _BATCH and size < _BATCH_BYTES and not queue.empty():
                 batch.append(queue.get_nowait())
+                size += len(batch[-1][0].payload)
             messages = [message for message, _ in batch]
             await (self._take_rows(messages) if kind == "row" else self._take_ranges(messages))
             if self.limits != self._limits:
