@@ -19,21 +19,17 @@ from sessiond.events.bus import EventBus
 from sessiond.events.delayed_retry import DelayedRetry
 from sessiond.events.folders import Folders
 from sessiond.events.publisher import Publisher
+from sessiond.events.step_sizes import MAX_STEP_BYTES, StepSizes
 from sessiond.events.subscription import FollowPlace
 from sessiond.events.watch import Watcher
 from sessiond.model.entry import Entry
-from sessiond.store import folding, scan, transcript
+from sessiond.store import folding, scan
 from sessiond.store.adoption import claim_to_restore, is_own_key, keep_origin
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.folded_steps import FoldedLine
 from sessiond.store.folding import Advance
 from sessiond.store.store import SessionStore
 from sessiond.store.transcript import WrittenBytes
-
-# Read and folded in one step on the event loop: 1.5 ms of small records, and about as much again for each subscriber,
-# so that the step is divided by their number.
-MAX_STEP_BYTES = 64 * 1024
-
 
 log = structlog.get_logger("sessiond.feed")
 
@@ -57,7 +53,7 @@ class TranscriptFeed:
     ) -> None:
         self._store, self._bus = store, bus
         self._on_lost, self._on_found, self._on_questions = on_lost, on_found, on_questions
-        self._publisher = Publisher(store, bus)
+        self._publisher, self._steps = Publisher(store, bus), StepSizes(store, bus)
         self.publish = self._publisher.publish_change
         self._folders = Folders(store, self)
         self.watch_early = self._folders.watch_early
@@ -123,7 +119,7 @@ class TranscriptFeed:
 
     def _fold_written(self, session: Session, written: WrittenBytes) -> bool:
         """Fold what a commit wrote, and publish it. False where the file has to be read."""
-        if session in self._without_key or written.end - written.offset > self._step_bytes(session):
+        if session in self._without_key or written.end - written.offset > self._steps.step_bytes(session):
             return False
         try:
             got = folding.advance_written(session.entry, written, self._store.record_limit, dialect=session.dialect)
@@ -143,20 +139,8 @@ class TranscriptFeed:
         return folding.is_current(session.entry.file, status, session.dialect)
 
     async def _parse_ahead(self, session: Session) -> None:
-        """Parse a long line that comes next, off the loop: there it would take 25 ms and more of one step."""
-        folder, entry, name = session.folder, session.entry, session.file_name
-        try:
-            size = folder.status_of(name).st_size
-            if size - entry.file.folded_to < transcript.LONG_LINE or session in self._without_key:
-                return
-            if entry.file.passed_to > entry.file.folded_to:
-                return  # in the middle of a line over the limit
-            limit, reach = self._store.record_limit, self._step_bytes(session)
-            line = await self._store.run_for_feed(folding.parse_ahead, folder, entry, name, limit, reach)
-        except OSError:
-            return  # reading it raises the same error, which is handled there
-        if line is not None:
-            session.keep_parsed((line,))
+        if session not in self._without_key:
+            await self._steps.parse_ahead(session, collects=self._publisher.needs_steps(session))
 
     def _read_step(self, session: Session) -> bool:
         """Read on by one step; whether there is more."""
@@ -167,11 +151,11 @@ class TranscriptFeed:
         is_kept = bool(entry.file.inode) and not entry.file.folded_to and session.folder.source is None
         base = Entry(session_id=entry.session_id, file=entry.file) if is_kept else entry
         try:
-            name, max_bytes = session.file_name, self._step_bytes(session)
-            limit, parsed = self._store.record_limit, session.parsed
+            name, limit, parsed = session.file_name, self._store.record_limit, session.parsed
             collect = self._publisher.needs_steps(session)
+            max_bytes, is_over = self._steps.limits_of(session, collects=collect)
             read = partial(folding.read_on, session.folder, base, name, limit, max_bytes=max_bytes, collect=collect)
-            got = self._store.committer.files.retry_with_room(partial(read, parsed=parsed))
+            got = self._store.committer.files.retry_with_room(partial(read, parsed=parsed, is_over=is_over))
         except (OSError, MemoryError) as error:
             # Moved or removed: the watcher reports it, and the caller of an append gets an error of its own.
             self._retries.retry_if_passing(session, error)
@@ -184,10 +168,9 @@ class TranscriptFeed:
         if got.more:
             self._backlog[session] = None
             self._work.set()
+        else:
+            self._steps.forget(session)
         return got.more
-
-    def _step_bytes(self, session: Session) -> int:
-        return MAX_STEP_BYTES // (1 + self._bus.count_followers(session.key))
 
     def folder_opened(self, folder: Folder) -> None:
         """Watch a folder that the store opened or made."""

@@ -6,7 +6,7 @@ Synchronous; used at the start, by the feed and by `doctor`. Knows files and ent
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from sessiond.store import dirfd, transcript
 from sessiond.store.catalog import Folder
 from sessiond.store.folded_steps import FoldedLine, JoinedSteps, ListedSteps
 from sessiond.store.tail import Tail
-from sessiond.store.transcript import Line, WrittenBytes
+from sessiond.store.transcript import Line, LookAhead, WrittenBytes
 
 # At most so many lines without effect are reported one by one.
 _NAMED = 5
@@ -93,10 +93,15 @@ def read_on(
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> Advance:
-    """As `advance`, for a transcript of a folder; also for one of another program."""
+    """As `advance`, for a transcript of a folder; also for one of another program. No further line is begun once it
+    `is_over`.
+    """
     with dirfd.closing(folder.open_file(file_name)) as fd:
-        return read_on_open(fd, folder, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed)
+        return read_on_open(
+            fd, folder, entry, record_limit, max_bytes=max_bytes, collect=collect, parsed=parsed, is_over=is_over
+        )
 
 
 def read_on_open(
@@ -108,6 +113,7 @@ def read_on_open(
     max_bytes: int | None = None,
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> Advance:
     """As `read_on`, on an open file. Without `collect` odd lines have no numbers: counting the lines before them at
     every step would take longer than the steps.
@@ -121,6 +127,7 @@ def read_on_open(
         collect=collect,
         parsed=parsed,
         numbers_odd=collect,
+        is_over=is_over,
     )
     if folder.source is not None:
         got.entry = keep_identity(got.entry, entry)
@@ -151,6 +158,7 @@ def advance_open(
     collect: bool = True,
     parsed: Mapping[int, Line] | None = None,
     numbers_odd: bool = True,
+    is_over: Callable[[], bool] | None = None,
 ) -> Advance:
     """As `advance`, on an open file. `numbers_odd`: whether odd lines are told by their numbers too."""
     stat, facts = os.fstat(fd), entry.file
@@ -161,11 +169,10 @@ def advance_open(
         facts = entry.file
     start, last_id = facts.folded_to, facts.last_id
     passed_to = facts.passed_to if start < facts.passed_to <= stat.st_size else 0
-    tail = Tail(start, record_limit, passed_to)
+    tail, odd = Tail(start, record_limit, passed_to), _Oddities()
     steps: list[FoldedLine] = []
     joined = JoinedSteps(fd, entry, record_limit, dialect) if dialect.joins and collect else None
     listed = ListedSteps(fd, entry, record_limit, dialect) if dialect.lists and collect else None
-    odd = _Oddities()
     read_to, tail_begin = stat.st_size, None
     for line in transcript.read_tail(fd, tail, stop=stat.st_size, parsed=parsed, dialect=dialect):
         tail_begin = line.offset
@@ -176,7 +183,8 @@ def advance_open(
             steps.append(joined.step(fd, line, entry))
         elif collect:
             steps.append(FoldedLine(line, entry, entry.message_count, transcript.checksum(fd, line.end)))
-        if max_bytes is not None and (line.end - start >= max_bytes or (joined is not None and joined.is_long)):
+        is_full = max_bytes is not None and (line.end - start >= max_bytes or (joined is not None and joined.is_long))
+        if is_full or (is_over is not None and is_over()):
             read_to = line.end
             break
     more = read_to < stat.st_size
@@ -233,14 +241,14 @@ def advance_written(
     return Advance(replace(entry, file=facts), steps, rewritten=False, more=False)
 
 
-def parse_ahead(folder: Folder, entry: Entry, file_name: str, record_limit: int, max_bytes: int) -> Line | None:
+def parse_ahead(folder: Folder, entry: Entry, file_name: str, record_limit: int, max_bytes: int) -> LookAhead:
     """The long line, if there is one, within the next `max_bytes` that `advance` reads, for its `parsed`.
 
     Raises OSError. Call it in a worker thread.
     """
     fd = folder.open_file(file_name)
     try:
-        return transcript.parse_long_line(
+        return transcript.find_long_line(
             fd, entry.file.folded_to, record_limit, within=max_bytes, dialect=folder.dialect
         )
     finally:

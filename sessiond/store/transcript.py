@@ -92,22 +92,29 @@ def _is_unchanged(fd: int, line: Line) -> bool:
     return len(data) == len(line.record.raw) + 1 and data.startswith(line.record.raw) and data.endswith(b"\n")
 
 
-def parse_long_line(
+class LookAhead(NamedTuple):
+    """A long line, parsed, or None; before `to` no other line begins that is long, or not whole yet."""
+
+    line: Line | None
+    to: int
+
+
+def find_long_line(
     fd: int, offset: int, limit: int, *, dialect: TranscriptDialect, within: int, long: int = LONG_LINE
-) -> Line | None:
-    """The first line of at least `long` bytes that begins less than `within` bytes behind `offset`, parsed; None if
-    there is none. Raises OSError. Call it in a worker thread.
+) -> LookAhead:
+    """The first line of at least `long` bytes that begins less than `within` bytes behind `offset`. Raises OSError.
+    Call it in a worker thread.
     """
     tail = Tail(offset, limit)
     while tail.whole - offset < within and (chunk := os.pread(fd, BLOCK, tail.offset)):
         for begin, line in tail.feed(chunk):
             if begin - offset >= within:
-                return None
+                return LookAhead(None, begin)
             if line is not None and len(line) >= long:
-                return line_of(begin, line, tail.whole, limit, dialect)
+                return LookAhead(line_of(begin, line, tail.whole, limit, dialect), tail.whole)
         if tail.passed_to:
-            return None  # the line is over the limit already, so it is not parsed
-    return None
+            break  # the line is over the limit already, so it is not parsed
+    return LookAhead(None, tail.whole)
 
 
 def line_of(begin: int, line: bytes | None, end: int, limit: int, dialect: TranscriptDialect) -> Line | None:

@@ -36,7 +36,7 @@ from support.sampling import share_out
 from support.shortage import no_free_descriptor
 
 from sessiond.errors import StorageError
-from sessiond.events import feed
+from sessiond.events.step_sizes import MAX_STEP_BYTES
 from sessiond.events.watch import Kind, open_watcher
 from sessiond.events.watch_backend import NameChanged, Rescan
 from sessiond.model.dialects import V3
@@ -321,14 +321,14 @@ async def test_messages_are_announced_and_other_records_by_the_change_of_the_row
 
 async def test_an_append_larger_than_a_step_is_announced_when_it_is_acknowledged(parts: FollowedStore) -> None:
     _, reader = parts.follow(KEY)
-    texts = [f"{number} " + "x" * 1000 for number in range(3 * feed.MAX_STEP_BYTES // 1000)]
+    texts = [f"{number} " + "x" * 1000 for number in range(3 * MAX_STEP_BYTES // 1000)]
     await parts.say(KEY, *texts)
     assert reader.summaries == texts
 
 
 async def test_a_strangers_large_write_is_read_in_steps(parts: FollowedStore) -> None:
     _, reader = parts.follow(KEY)
-    texts = [f"{number} " + "x" * 1000 for number in range(5 * feed.MAX_STEP_BYTES // 1000)]
+    texts = [f"{number} " + "x" * 1000 for number in range(5 * MAX_STEP_BYTES // 1000)]
     append(parts.file(KEY), b"".join(map(line, texts)))
     await reader.wait_for_text(texts[-1])
     assert reader.summaries == texts
@@ -488,7 +488,7 @@ async def test_no_row_shows_a_part_of_a_replaced_file_as_if_it_were_all(
     await parts.say(KEY, "one", "two")
     session, path = parts.session(KEY), parts.file(KEY)
     _, reader = parts.follow(None)
-    count = 4 * feed.MAX_STEP_BYTES // 1000
+    count = 4 * MAX_STEP_BYTES // 1000
     last = (
         b"" if ends_with == "message" else b'{"type": "custom", "id": "x", "customType": "other", "data": {}}\n' * 3000
     )
@@ -699,7 +699,7 @@ def no_free_descriptors() -> Iterator[None]:
 async def test_a_commit_is_announced_without_reading_the_file_or_a_second_later_if_it_is_long(
     tmp_path: Path, autojump_clock: object, is_long: bool
 ) -> None:
-    text = "acknowledged" + is_long * "x" * feed.MAX_STEP_BYTES
+    text = "acknowledged" + is_long * "x" * MAX_STEP_BYTES
     lowered = ExitStack()
     armed = False
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from support.followed_store import FollowedStore, append, followed_store, header, line
 
 from sessiond.errors import Forbidden
+from sessiond.events.step_sizes import MAX_STEP_BYTES, StepSizes
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry
-from sessiond.store import dirfd
+from sessiond.store import dirfd, folding, transcript
 from sessiond.store.catalog import Folder, Session
 from sessiond.store.store import Message
 
@@ -96,4 +99,67 @@ async def test_nothing_is_ever_written_into_another_programs_file(
     assert store.dirty_folders() == []
     assert look_at(file) == before
     assert sorted(os.listdir(file.parent)) == [file.name]
+    os.close(session.folder.fd)
+
+
+async def test_a_long_file_that_nobody_follows_is_read_in_long_steps_and_like_any_other(
+    file: Path, tmp_path: Path
+) -> None:
+    looked: list[int] = []
+
+    async def run_sync(function: Any, *args: Any) -> Any:
+        if function is folding.parse_ahead:
+            looked.append(args[1].file.folded_to)
+        return await trio.to_thread.run_sync(function, *args)
+
+    lines = [line(f"{number} " + "x" * 400) for number in range(4000)]
+    append(file, header("other") + b"".join(lines) + line("y" * transcript.LONG_LINE) + b"".join(lines[:2000]))
+    half = line("z" * 2 * transcript.LONG_LINE)
+    append(file, half[:-10])
+    async with followed_store(tmp_path / "store", run_sync=run_sync) as parts:
+        session = add_foreign(parts, tmp_path / "pi")
+        empty = session.entry
+
+        async def read_to(size: int) -> None:
+            await parts.feed.read_on(session)
+            with trio.fail_after(30):
+                while session.entry.file.bytes != size:
+                    await trio.lowlevel.checkpoint()
+
+        def whole() -> Entry:
+            return folding.read_on(session.folder, empty, PLACE, parts.store.record_limit, collect=False).entry
+
+        size = os.stat(file).st_size
+        await read_to(size)
+        assert session.entry == whole()
+        # One look at all that is not long, then at the long one, and at what is behind it.
+        assert len(looked) <= 8, looked
+        looked.clear()
+        append(file, half[-10:] + line("last"))
+        await read_to(os.stat(file).st_size)
+        assert session.entry == whole()
+        assert looked == [size - len(half) + 10], "a line that has become whole is parsed in a thread"
+        os.close(session.folder.fd)
+
+
+async def test_a_step_of_a_file_that_nobody_follows_ends_after_its_time(
+    parts: FollowedStore, file: Path, tmp_path: Path
+) -> None:
+    append(file, header("other") + b"".join(line(f"{number} " + "x" * 400) for number in range(4000)))
+    session, now_s = add_foreign(parts, tmp_path / "pi"), 0.0
+    sizes = StepSizes(parts.store, parts.bus, lambda: now_s)
+    assert sizes.limits_of(session, collects=False) == (MAX_STEP_BYTES, None)
+    await sizes.parse_ahead(session, collects=False)
+    most, is_over = sizes.limits_of(session, collects=False)
+    assert most > 1_000_000 and is_over is not None and not is_over()
+    now_s = 0.0014
+    assert not is_over()
+    now_s = 0.0015
+    assert is_over()
+    got = folding.read_on(session.folder, session.entry, PLACE, 1 << 20, max_bytes=most, collect=False, is_over=is_over)
+    assert (got.entry.message_count, got.entry.file.folded_to, got.more) == (0, len(header("other")), True)
+    # With followers a step is as short as ever.
+    assert sizes.limits_of(session, collects=True) == (MAX_STEP_BYTES, None)
+    sizes.forget(session)
+    assert sizes.limits_of(session, collects=False) == (MAX_STEP_BYTES, None)
     os.close(session.folder.fd)

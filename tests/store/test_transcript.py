@@ -217,8 +217,8 @@ def test_lines_parsed_ahead_are_used_and_those_after_them_are_read():
     with file_with_content(b"".join(one + b"\n" for one in (message(1), message(2, padding=8), message(3)))) as fd:
         lines = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
         long = lines[1].end - lines[1].offset - 1
-        ahead = transcript.parse_long_line(fd, 0, LIMIT, within=200, long=long, dialect=V3)
-        assert ahead == lines[1] and ahead is not None
+        ahead, to = transcript.find_long_line(fd, 0, LIMIT, within=200, long=long, dialect=V3)
+        assert ahead == lines[1] and ahead is not None and to == ahead.end
         got = transcript.read_tail(fd, Tail(ahead.offset, LIMIT), parsed={ahead.offset: ahead}, dialect=V3)
         assert list(islice(got, 5)) == lines[1:]
 
@@ -228,12 +228,15 @@ def test_lines_parsed_ahead_are_used_only_while_the_file_still_contains_them(con
     with file_with_content(content) as fd:
         lines = list(transcript.read_lines(fd, 0, LIMIT, dialect=V3))
         offset = lines[min(start, len(lines) - 1)].offset if lines else 0
-        ahead = transcript.parse_long_line(fd, offset, LIMIT, within=within, long=20, dialect=V3)
+        ahead, to = transcript.find_long_line(fd, offset, LIMIT, within=within, long=20, dialect=V3)
         reach = [
             line for line in lines if offset <= line.offset < offset + within and line.bad != "over the size limit"
         ]
         long = [line for line in reach if line.end - line.offset - 1 >= 20]
         assert ahead == (long[0] if long else None)
+        # Nothing that begins before it is long, or may become so.
+        assert all(line.end - line.offset - 1 < 20 or line.bad for line in lines if offset <= line.offset < to) or long
+        assert to <= max((line.end for line in lines), default=0) or content[:to].endswith(b"\n")
         if ahead is None:
             return
         if changed:
