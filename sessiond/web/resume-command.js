@@ -3,11 +3,11 @@ const WORDS = {claude: "--resume", codex: "resume", gemini: "--resume", opencode
 
 /** @param {Row} row */
 export function resumeCommand(row) {
-	const {source, nativeId} = row
-	if (source === "sessiond") return `sessiond send ${quoted(row.key)} "..."`
-	if (nativeId === undefined || !Object.hasOwn(WORDS, source)) return null
+	const {source, machine, nativeId} = row
 	// Pasted, they would end the paste or the line.
-	if (/\p{Cc}/u.test(`${nativeId}${row.cwd}`)) return null
+	if (/\p{Cc}/u.test(`${row.key}${nativeId}${row.cwd}`)) return null
+	if (machine || source === "sessiond") return `sessiond send ${quoted(row.key)} "..."`
+	if (nativeId === undefined || !Object.hasOwn(WORDS, source)) return null
 	const there = row.cwd ? `cd ${quoted(row.cwd)} && ` : ""
 	return `${there}${source} ${WORDS[source]} ${quoted(nativeId)}`
 }

@@ -111,6 +111,10 @@ test("a command can be pasted into a shell", () => {
 		resumeCommand({...row, source: "sessiond", nativeId: undefined, key: "agent:main:x"}),
 		`sessiond send agent:main:x "..."`,
 	)
+	// On the page such a row has the machine's name in place of the program's, which it may share.
+	const there = {...row, machine: "claude", nativeId: "agent:ops:main", key: "claude/agent:ops:main"}
+	assert.equal(resumeCommand(there), `sessiond send claude/agent:ops:main "..."`)
+	assert.equal(resumeCommand({...there, key: "claude/agent:ops:\u001b[201~"}), null)
 })
 
 test("numbers and times", () => {
