@@ -26,7 +26,8 @@ AT_ONCE = 4
 PATIENCE_S = 30.0
 # All rows are asked for now and then: a stream that was emptied tells nobody what it had.
 ROWS_S = 600.0
-_MAX_WANTED = 200_000
+# As many as a machine may have here.
+_MAX_WANTED = 100_000
 # Entries of the order that are out of date, before it is made anew: a machine may send new rows for ever.
 _MAX_STALE = 10_000
 _BUSY_S = 1.0

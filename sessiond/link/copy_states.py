@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sessiond.link.database import begin_change, open_database
@@ -16,6 +18,7 @@ CREATE TABLE IF NOT EXISTS copy (
   PRIMARY KEY (machine, session)
 ) WITHOUT ROWID
 """
+_FORGET = "DELETE FROM copy WHERE machine = ? AND session = ?"
 _WRITE = "INSERT OR REPLACE INTO copy VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 Change = tuple[str, str, CopyState]
@@ -27,13 +30,25 @@ class CopyStates:
     def __init__(self, store: Path) -> None:
         self._database, rows = open_database(store, NAME, _SCHEMA, "SELECT * FROM copy")
         self._states: dict[str, dict[str, CopyState]] = {}
+        self._gone: Counter[str] = Counter()
         for machine, session, agent, generation, begun, gone, counter in rows:
             state = CopyState(agent, generation, bool(begun), bool(gone), counter)
-            self._states.setdefault(machine, {})[session] = state
+            self.note(machine, session, state)
 
-    def of_machine(self, machine: str) -> dict[str, CopyState]:
-        """Session id -> state; to be changed by `write` alone."""
+    def of_machine(self, machine: str) -> Mapping[str, CopyState]:
+        """Session id -> state."""
         return self._states.setdefault(machine, {})
+
+    def count_gone(self, machine: str) -> int:
+        """How many of them are of sessions that are gone."""
+        return self._gone[machine]
+
+    def note(self, machine: str, session: str, state: CopyState) -> None:
+        """In memory; `write` is on disk as well."""
+        known = self._states.setdefault(machine, {})
+        before = known.get(session)
+        self._gone[machine] += state.is_gone - (before is not None and before.is_gone)
+        known[session] = state
 
     def write(self, changes: Iterable[Change]) -> None:
         """All of them or, after a crash, none. StorageError where the disk refuses."""
@@ -46,7 +61,20 @@ class CopyStates:
         with begin_change(self._database, NAME):
             self._database.executemany(_WRITE, rows)
         for machine, session, *values in rows:
-            self.of_machine(str(machine))[str(session)] = CopyState(*values)  # type: ignore[arg-type]
+            self.note(str(machine), str(session), CopyState(*values))  # type: ignore[arg-type]
+
+    def forget_gone(self, machine: str, most: int) -> None:
+        """Forget the sessions that have been gone for longest. StorageError.
+
+        What an old message of theirs would bring back, the next row of them ends again.
+        """
+        known = self._states.setdefault(machine, {})
+        oldest = heapq.nsmallest(most, ((one.counter, session) for session, one in known.items() if one.is_gone))
+        with begin_change(self._database, NAME):
+            self._database.executemany(_FORGET, [(machine, session) for _, session in oldest])
+        for _, session in oldest:
+            del known[session]
+        self._gone[machine] -= len(oldest)
 
     def close(self) -> None:
         self._database.close()

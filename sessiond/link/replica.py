@@ -25,6 +25,8 @@ from sessiond.store import dirfd, layout, opening
 MAX_BYTES = 64 << 30
 FREE_BYTES = 1 << 30
 MAX_SESSIONS = 100_000
+# Where there is no place for a new one, this part of them is forgotten at once of those that are gone.
+_FORGOTTEN = 100
 # Where a copy is made until it is on disk, in the machine's folder. The daemon, which watches the folders of sessions,
 # is told of it once then.
 _INCOMING = "incoming"
@@ -116,7 +118,12 @@ class MachineFolder:
 
     @property
     def has_place(self) -> bool:
-        """Whether one more session may be known."""
+        """Whether one more session may come. Those that are gone give way to it."""
+        return len(self._known) - self._states.count_gone(self.machine) < self._max_sessions
+
+    @property
+    def may_know_more(self) -> bool:
+        """Whether one more session that is gone may be known."""
         return len(self._known) < self._max_sessions
 
     @property
@@ -133,6 +140,13 @@ class MachineFolder:
 
     def state(self, session: str) -> CopyState | None:
         return self._known.get(session)
+
+    def may_take(self, session: str) -> bool:
+        """Whether the session is known, or there is place for it."""
+        if session in self._known or self.has_place:
+            return True
+        self.trouble = f"{self.machine} exports more than {self._max_sessions:,} sessions; the others are not copied"
+        return False
 
     def size(self, session: str) -> int:
         """How long a copy is; 0 where there is none, or its generation has not begun."""
@@ -205,6 +219,8 @@ class MachineFolder:
 
     def _take(self, span: ByteSpan, batch: _Batch) -> Applied:
         state, copy = self._known.get(span.session), batch.copies.get(span.session)
+        if not self.may_take(span.session):
+            return Applied("full", 0)
         if copy is not None and copy.temporary is not None and state is not None:
             state = replace(state, is_begun=True)
         size = copy.size if copy is not None else self.size(span.session)
@@ -213,7 +229,7 @@ class MachineFolder:
             return Applied("gap" if verdict == "gap" else "ended", size)
         if verdict == "append" and state is not None and state.agent != span.agent:
             return Applied("ended", size)  # a session has one agent; another one needs another generation
-        if not self._has_room(batch, span.end - size if verdict == "append" else len(span.data), state is None):
+        if not self._has_room(batch, span.end - size if verdict == "append" else len(span.data)):
             return Applied("full", size)
         if verdict == "replace":
             copy = batch.copies[span.session] = self._begin(span, copy, batch)
@@ -236,7 +252,9 @@ class MachineFolder:
                 # Not at once: copies of this batch may still come into the folder.
                 batch.left.add(state.agent)
                 was = 0
-        self._known[span.session] = fresh
+        if state is None and not self.may_know_more:
+            self._states.forget_gone(self.machine, max(1, self._max_sessions // _FORGOTTEN))
+        self._states.note(self.machine, span.session, fresh)
         folder_fd, made_fd = self._folder_of(span.agent, batch), self._incoming(batch)
         temporary = dirfd.TEMP_PREFIX + os.urandom(8).hex()
         fd = batch.keep(dirfd.open_file(made_fd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
@@ -282,14 +300,10 @@ class MachineFolder:
         self.trouble = f"the copy of {span.session} from {self.machine} cannot be written: {reason_of(error)}"
         return Applied("failed", self.size(span.session))
 
-    def _has_room(self, batch: _Batch, more: int, is_new: bool) -> bool:
+    def _has_room(self, batch: _Batch, more: int) -> bool:
         if batch.free is None:
             batch.free = _free_on(self._fd)
-        if is_new and not self.has_place:
-            self.trouble = (
-                f"{self.machine} exports more than {self._max_sessions:,} sessions; the others are not copied"
-            )
-        elif more > 0 and self._bytes + more > self._max_bytes:
+        if more > 0 and self._bytes + more > self._max_bytes:
             self.trouble = (
                 f"the copies of {self.machine} have reached {self._max_bytes:,} bytes, the most that one machine may"
                 " fill here; they do not grow any more"

@@ -192,7 +192,7 @@ class TranscriptReader:
             if state is None or fields.counter > state.counter:
                 newer.append((row, head))
         self._remove_gone(folder, [row for row, _ in newer if row.gone], fields.counter)
-        here = [(row, head) for row, head in newer if not row.gone]
+        here = [(row, head) for row, head in newer if not row.gone and folder.may_take(row.session)]
         folder.apply([span for row, head in here if (span := self._begin(folder, row, head)) is not None])
         states = [(row.session, folder.state(row.session)) for row, _ in here]
         folder.note_rows(
@@ -203,7 +203,8 @@ class TranscriptReader:
         if folder.trouble:
             self._tell(machine)
         sizes = folder.sizes(row.session for row, _ in here)
-        found = ((row, folder.state(row.session), sizes.get(row.session, 0)) for row, _ in here)
+        taken = (row for row, _ in here if folder.may_take(row.session))
+        found = ((row, folder.state(row.session), sizes.get(row.session, 0)) for row in taken)
         return [one for row, state, size in found if (one := _missing(row, state, size)) is not None]
 
     def _begin(self, folder: MachineFolder, row: RowFields, head: bytes) -> ByteSpan | None:
@@ -216,7 +217,7 @@ class TranscriptReader:
         return ByteSpan(row.session, row.agent, row.generation, 0, head, updated_at or None) if head else None
 
     def _remove_gone(self, folder: MachineFolder, rows: Sequence[RowFields], counter: int) -> None:
-        known = [row for row in rows if _ends(row, folder.state(row.session), is_room=folder.has_place)]
+        known = [row for row in rows if _ends(row, folder.state(row.session), is_room=folder.may_know_more)]
         for row in known:
             state = folder.state(row.session)
             folder.remove(row.session, row.agent if state is None else state.agent)

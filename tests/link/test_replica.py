@@ -189,6 +189,27 @@ def test_a_machine_fills_no_more_than_its_part_and_leaves_room_on_the_disk(tmp_p
     small.close()
 
 
+def test_sessions_that_are_gone_give_way_to_new_ones_the_oldest_first(tmp_path: Path) -> None:
+    world = World(tmp_path, max_sessions=3)
+    for name in ("s", "t", "u"):
+        world.put(b"abc", session=name)
+    assert world.put(b"", session="v") == Applied("full", 0)
+    for counter, name in enumerate(("t", "s")):
+        world.folder.remove(name, "ops")
+        world.folder.note_rows([(name, CopyState("ops", G1, is_gone=True, counter=counter))])
+    assert world.folder.has_place and not world.folder.may_know_more
+    assert world.put(b"abc", session="v") == Applied("written", 3)
+    world.restart()
+    assert world.folder.state("t") is None
+    assert world.put(b"abc", session="s").outcome == "ended", "it is still known to be gone"
+    assert world.put(b"abc", session="w") == Applied("written", 3)
+    assert not world.folder.has_place
+    assert world.put(b"abc", session="x") == Applied("full", 0)
+    assert world.states.count_gone("mars") == 0
+    assert sorted(path.stem for path in world.path().parent.iterdir()) == ["u", "v", "w"]
+    world.close()
+
+
 @pytest.mark.parametrize("place", ["machines", "machines/mars", "machines/mars/agents", "machines/mars/agents/ops"])
 def test_a_link_in_the_way_is_never_followed(tmp_path: Path, place: str) -> None:
     outside = tmp_path / "outside"

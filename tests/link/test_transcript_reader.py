@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from support.link_stand_ins import run_until, settle, until
 from support.patience import PATIENCE_S
 
-from sessiond.link.copy_asker import CopyAsker, Wanted
+from sessiond.link.copy_asker import Ask, CopyAsker, Wanted
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.envelope import PeerMessage, Refused
 from sessiond.link.failures import BusError
-from sessiond.link.ranges import ANSWER_BYTES, RANGE_BYTES, CopyRequest, RowsRequest
+from sessiond.link.ranges import ANSWER_BYTES, MAX_ROWS, RANGE_BYTES, CopyRequest, RowsRequest
 from sessiond.link.transcript_reader import TranscriptReader, read_span
 
 G1, G2 = "0" * 15 + "1", "0" * 15 + "2"
@@ -76,6 +76,7 @@ def play(
     told: list[dict[str, str]] | None = None,
     *,
     prepare: Callable[[CopyStates], object] = lambda states: None,
+    ask: Ask = nobody,
     **limits: int,
 ) -> HeldCourier:
     """Let a reader of mars and moon take the messages, one after the other. `told` gets the limits that it tells of."""
@@ -89,7 +90,7 @@ def play(
             states,
             ["mars", "moon"],
             courier=courier,
-            asks=lambda machine: nobody,
+            asks=lambda machine: ask,
             changed=lambda: None if told is None else told.append(reader.limits),
             wall_ms=lambda: 1,
             **{"free_bytes": 0, **limits},
@@ -103,6 +104,7 @@ def play(
                     waiting = asyncio.create_task(courier.when_acknowledged.wait())
                     await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
                     waiting.cancel()
+        await settle()
         assert not running.done(), running.exception()
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -390,7 +392,35 @@ def test_the_limits_that_a_machine_has_reached_are_told_when_they_change(tmp_pat
     full = f"its copies have reached {most:,} bytes, the most that one machine may fill here; they do not grow any more"
     assert told == [{"mars": full}, {}]
     told.clear()
-    begun = [range_of(name, b"x") for name in ("t", "u", "v")]
+    begun = [range_of(name, b"x") for name in ("t", "u", "v", "w")]
     play(tmp_path, begun, told, max_bytes=most, max_sessions=3)
     known = "3 of its sessions are known here, the most that may be; no others are copied"
-    assert told == [{"mars": known}], "s is known as one that is gone"
+    assert told == [{"mars": known}]
+    assert sorted(name[-7:] for name in files_in(tmp_path)) == ["t.jsonl", "u.jsonl", "v.jsonl"], (
+        "s gave way, w did not"
+    )
+
+
+@pytest.mark.parametrize("count", [10, 11, 1000])
+@pytest.mark.parametrize("has_heads", [True, False])
+def test_of_a_machine_with_more_sessions_than_it_may_have_no_more_are_copied_or_asked_for(
+    tmp_path: Path, count: int, has_heads: bool
+) -> None:
+    limit, told = 10, list[dict[str, str]]()
+    machine = AskedMachine()
+    machine.reply = {"gone": True}
+    head = b"{}\n" if has_heads else b""
+    rows = [row_of(f"s{number}", size=9, head=len(head)) for number in range(count)]
+    parts = [rows[at : at + MAX_ROWS] for at in range(0, count, MAX_ROWS)]
+    messages = [rows_of(5 + at, *part, heads=head * len(part)) for at, part in enumerate(parts)]
+    if not has_heads:
+        messages = [range_of(f"s{number}", b"{}\n") for number in range(limit)] + messages
+    messages += [range_of(f"s{number}", b"x", number % 2) for number in range(limit, count)]
+    messages.append(message("rec", "one", range_of("one", b"1").fields, b"1", "moon"))
+    courier = play(tmp_path, messages, told, ask=machine.ask, max_sessions=limit)
+    found = files_in(tmp_path)
+    assert len([name for name in found if name.startswith("machines/mars/")]) == limit
+    assert found["machines/moon/agents/ops/sessions/one.jsonl"] == b"1", "another machine is not concerned"
+    assert {one.session for one in machine.asked} <= {f"s{number}" for number in range(limit)}
+    assert courier.dropped == []
+    assert told == [{"mars": f"{limit} of its sessions are known here, the most that may be; no others are copied"}]
