@@ -30,7 +30,7 @@ KEEP_MARK = "keep"
 # with random ones use `--hypothesis-profile explore`, and add what it finds as an @example.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
 settings.register_profile(
-    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 8), derandomize=True, database=None
+    "sessiond", settings.get_profile("explore"), max_examples=amount(100, 6), derandomize=True, database=None
 )
 settings.load_profile("sessiond")
 # Hypothesis takes constants out of the source of every module that a process has imported: in a fresh clone two seconds

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.forked_daemon import fork_server
-from support.sampling import WHOLE
+from support.sampling import WHOLE, spread
 
 from sessiond.config.settings import load
 
@@ -153,7 +153,7 @@ def test_without_a_terminal_to_confirm_on_nothing_is_done(home: Home) -> None:
     assert "sessiond setup --yes" in done.stderr
 
 
-@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+@pytest.mark.parametrize(("answer", "status"), spread([("y", 0), ("n", 1), ("", 1)], 2))
 def test_setup_asks_once(home: Home, answer: str, status: int) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, answer.encode() + b"\n")

@@ -17,7 +17,7 @@ import pytest
 from support.fake_daemon import NO_ANSWER, FakeDaemon
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
-from support.sampling import pick, spread
+from support.sampling import pick, spread, whole_only
 
 from sessiond.client import AttachedRun, Client, ClientError
 
@@ -404,6 +404,7 @@ def test_the_demo_runs_through_and_leaves_nothing_behind(short_path: Path) -> No
     assert list(short_path.iterdir()) == []
 
 
+@whole_only("test_the_demo_runs_through_and_leaves_nothing_behind")
 def test_the_demo_can_be_kept(short_path: Path) -> None:
     environ = {**os.environ, "TMPDIR": str(short_path)}
     command = [sys.executable, "-m", "sessiond", "demo", "--keep", "--json"]

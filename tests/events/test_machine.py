@@ -364,7 +364,7 @@ def test_every_record_reaches_every_follower_once_or_after_a_resync() -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             FollowMachine,
             settings=settings(
-                max_examples=500 if soak_s else amount(80, 10),
+                max_examples=500 if soak_s else amount(80, 5),
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

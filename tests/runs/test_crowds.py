@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from support.sampling import whole_only
 from support.supervised_runs import MAIN, RunHarness, clock, ignore_call, request, run_harness
 
 from sessiond.errors import Overloaded
@@ -116,6 +117,7 @@ async def test_forged_runs_are_read_up_to_the_limit_and_ended_in_small_writes(
         assert await harness.wait_for_end(run) == ("ok", "re: hello")
 
 
+@whole_only("test_forged_runs_are_read_up_to_the_limit_and_ended_in_small_writes")
 async def test_a_run_accepted_next_to_forged_runs_survives_a_restart(tmp_path: Path, autojump_clock: Any) -> None:
     async with run_harness(tmp_path / "store") as harness:
         harness.agent.act = harness.agent.wait

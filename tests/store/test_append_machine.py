@@ -294,7 +294,7 @@ def test_every_acknowledged_record_is_in_its_transcript_exactly_once() -> None:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             AppendMachine,
             settings=settings(
-                max_examples=200 if soak_s else amount(60, 6),
+                max_examples=200 if soak_s else amount(60, 4),
                 stateful_step_count=20,
                 # Shrinking such a scenario takes minutes, and a failure is readable without it.
                 phases=[Phase.generate],

@@ -119,7 +119,7 @@ class CatalogChanges(RuleBasedStateMachine):
 
 
 TestCatalogChanges = CatalogChanges.TestCase
-TestCatalogChanges.settings = settings(max_examples=amount(80, 15), stateful_step_count=25, deadline=None)
+TestCatalogChanges.settings = settings(max_examples=amount(80, 6), stateful_step_count=25, deadline=None)
 
 
 def test_the_session_with_the_newest_header_has_the_key_and_the_older_one_gets_it_back():

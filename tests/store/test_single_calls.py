@@ -13,6 +13,7 @@ import pytest
 from faults import power
 from faults.record import run_with_fault
 from faults.shim import Call, Mode, Point
+from support.sampling import spread
 
 _SCRIPT_HEAD = """
 import os, sys
@@ -157,7 +158,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize(("failing", "left"), [(["fsync"], []), (["fsync", "unlink", "unlinkat"], [b""])])
+@pytest.mark.parametrize(("failing", "left"), spread([(["fsync", "unlink", "unlinkat"], [b""]), (["fsync"], [])], 1))
 def test_a_refused_file_is_removed_or_at_least_emptied(tmp_path: Path, failing: list[str], left: list[bytes]) -> None:
     inject = [part for name in failing for part in ("-e", f"inject={name}:error=EIO")]
     command = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={','.join(failing)}", *inject, sys.executable, "-c"]

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from faults.faulty_daemons import FaultyDaemon, FaultyDaemons
 from faults.kill_sweep import kill_at_every_call
+from support.sampling import whole_only
 
 pytestmark = pytest.mark.system
 
@@ -84,6 +85,7 @@ def check_one_end(daemon: FaultyDaemon, where: str) -> None:
     assert len(ends) == len(set(ends)) == len(questions), where
 
 
+@whole_only("test_after_any_cut_each_question_is_answered_as_its_record_says_or_withdrawn")
 def test_kill_9_at_any_step_between_question_and_answer_grants_nothing_twice(daemons: FaultyDaemons) -> None:
     counts = kill_at_every_call(daemons, CONFIG, ask_and_answer, check_one_end, 2)
     # The request and its start, the question, the answer, the reply with the end of the run: four commits as a rule. A

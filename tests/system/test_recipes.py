@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
-from support.sampling import amount, whole_only
+from support.sampling import whole_only
 
 from tests.system import private_systemd
 from tests.system.private_systemd import HOME, PrivateSystemd
@@ -181,6 +181,7 @@ def _words_of(process: Path) -> list[str]:
         return []
 
 
+@whole_only("test_every_command_of_the_page_is_one_that_sessiond_understands")
 @needs(SSHD, "ssh", "ssh-keygen")
 def test_another_machine_is_listed_asked_and_its_socket_brought_here(short_path: Path) -> None:
     laptop, daemon = Laptop(short_path), Daemon(short_path)
@@ -189,7 +190,7 @@ def test_another_machine_is_listed_asked_and_its_socket_brought_here(short_path:
     try:
         daemon.reply("main", "said on the laptop")
         # Again: the first tunnel is still there, and so is its socket.
-        for _ in range(amount(2, 1)):
+        for _ in range(2):
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", recipe("ssh laptop")],
                 env=environ,
@@ -205,7 +206,7 @@ def test_another_machine_is_listed_asked_and_its_socket_brought_here(short_path:
         said = [one["content"] for one in daemon.call("sessions_history", sessionKey="main")["messages"]]
         # The agent echoes.
         asked, answered = said[::2], [reply[0]["text"] for reply in said[1::2]]
-        assert asked == answered == ["said on the laptop", *["How is the build?", "is anybody there?"] * amount(2, 1)]
+        assert asked == answered == ["said on the laptop", *["How is the build?", "is anybody there?"] * 2]
     finally:
         laptop.stop()
         daemon.kill()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from faults.faulty_daemons import FaultyDaemon, FaultyDaemons
 from faults.shim import ALL, Kind, Mode, Point
+from support.sampling import whole_only
 
 pytestmark = pytest.mark.system
 
@@ -36,6 +37,7 @@ def texts(daemon: FaultyDaemon, key: str) -> list[str]:
     return [one["content"] for one in found["messages"]]
 
 
+@whole_only("test_whatever_number_of_files_hangs_the_others_go_on")
 def test_a_write_or_sync_that_does_not_end_holds_up_only_its_own_session(daemons: FaultyDaemons) -> None:
     with daemons.create() as daemon:
         daemon.start()
@@ -94,6 +96,7 @@ def test_a_second_signal_ends_a_daemon_whose_disk_does_not_answer(daemons: Fault
         assert daemon.stop() == 0
 
 
+@whole_only("test_a_second_signal_ends_a_daemon_whose_disk_does_not_answer")
 def test_who_waits_is_answered_at_the_stop_also_where_a_question_cannot_be_withdrawn(
     daemons: FaultyDaemons,
 ) -> None:

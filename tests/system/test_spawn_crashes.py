@@ -12,7 +12,7 @@ from faults.faulty_daemons import FaultyDaemon, FaultyDaemons
 from faults.kill_sweep import kill_at_every_call
 from support.announcements import announcements, wait_for_announcement
 from support.real_daemon import Daemon
-from support.sampling import amount
+from support.sampling import amount, whole_only
 
 pytestmark = pytest.mark.system
 
@@ -34,6 +34,7 @@ def test_kill_9_at_any_step_of_a_spawn_leaves_an_announced_child_or_nothing(daem
     assert (counts["mkdir"], counts["rename"], counts["remove"]) == (1, 2, 1)
 
 
+@whole_only("test_kill_9_at_any_step_of_a_spawn_leaves_an_announced_child_or_nothing")
 def test_kill_9_at_any_step_of_a_message_with_files_leaves_no_file_without_a_record(daemons: FaultyDaemons) -> None:
     counts = kill_at_every_call(daemons, CONFIG, _send_until_killed_or_answered, _check_files_have_records, 3)
     assert counts["create"] == 4 and counts["write"] >= 6 and counts["sync"] >= 9
