@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,28 +65,52 @@ def wait_until(daemon: Daemon, is_so: Callable[[], object]) -> None:
     daemon.wait_for(is_so, "it did not come")
 
 
-@pytest.fixture
-def started(daemon: Daemon) -> Daemon:
+def start(daemon: Daemon) -> Daemon:
     agent = daemon.folder / "agent.py"
     agent.write_text(AGENT)
     daemon.environ["COLUMNS"] = "100"
     return daemon.start(CONFIG.format(python=sys.executable, agent=agent))
 
 
-def test_send_list_and_history_work_together(started: Daemon) -> None:
-    assert run(started, "send", "main", "hello", "there") == (0, "you said: hello there\n", "")
-    assert run(started, "send", "main", "-", input="from a pipe\n") == (0, "you said: from a pipe\n", "")
-    status, out, _ = run(started, "list")
+@pytest.fixture
+def started(daemon: Daemon) -> Daemon:
+    """For tests that end it, or that want no session before."""
+    return start(daemon)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    made = start(Daemon(tmp_path_factory.mktemp("shared")))
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def cleared(shared: Daemon) -> Daemon:
+    """A daemon of many tests, which has the empty session `main` alone; its environment is of the test alone."""
+    with shared.connect() as wire:
+        wire.call("sessions.create", key="main")
+        for row in shared.rows():
+            wire.call("sessions.reset" if row["key"] == "main" else "sessions.delete", key=row["key"])
+    found = copy.copy(shared)
+    found.environ = dict(shared.environ)
+    return found
+
+
+def test_send_list_and_history_work_together(cleared: Daemon) -> None:
+    assert run(cleared, "send", "main", "hello", "there") == (0, "you said: hello there\n", "")
+    assert run(cleared, "send", "main", "-", input="from a pipe\n") == (0, "you said: from a pipe\n", "")
+    status, out, _ = run(cleared, "list")
     titles, row = (line.split("\t") for line in out.splitlines())
     assert (status, titles[:4], row[:2], row[3]) == (0, ["key", "status", "updatedAt", "messages"], ["main", "ok"], "4")
-    status, out, err = run(started, "history", "main", "-n", "3")
+    status, out, err = run(cleared, "history", "main", "-n", "3")
     assert [line.split(" ", 1)[1] for line in out.splitlines()] == [
         "assistant you said: hello there",
         "user      from a pipe",
         "assistant you said: from a pipe",
     ]
     cursor = err.strip().rpartition(" ")[2]
-    status, out, err = run(started, "history", "main", "--before", cursor)
+    status, out, err = run(cleared, "history", "main", "--before", cursor)
     assert [line.split(" ", 1)[1] for line in out.splitlines()] == ["user      hello there"]
 
 
@@ -104,35 +129,35 @@ def test_failures_have_their_exit_codes(started: Daemon) -> None:
     assert status == 78 and "bad.toml:1" in err and "session" in err
 
 
-def test_a_session_is_found_by_its_label_and_by_the_beginning_of_its_id(started: Daemon) -> None:
-    run(started, "send", "main", "hello")
-    started.call("sessions.create", key="agent:main:desk", label="research")
-    session_id = started.call("sessions.resolve", key="agent:main:desk")["sessionId"]
-    assert run(started, "send", "research", "one") == (0, "you said: one\n", "")
-    assert "you said: one" in run(started, "history", session_id[:8])[1]
-    status, path, _ = run(started, "path", "research")
+def test_a_session_is_found_by_its_label_and_by_the_beginning_of_its_id(cleared: Daemon) -> None:
+    run(cleared, "send", "main", "hello")
+    cleared.call("sessions.create", key="agent:main:desk", label="research")
+    session_id = cleared.call("sessions.resolve", key="agent:main:desk")["sessionId"]
+    assert run(cleared, "send", "research", "one") == (0, "you said: one\n", "")
+    assert "you said: one" in run(cleared, "history", session_id[:8])[1]
+    status, path, _ = run(cleared, "path", "research")
     assert status == 0 and Path(path.strip()).name == f"{session_id}.jsonl"
-    assert run(started, "history", session_id[:7])[0] == 4
-    status, _, err = run(started, "history", "reserch")
+    assert run(cleared, "history", session_id[:7])[0] == 4
+    status, _, err = run(cleared, "history", "reserch")
     assert (status, err.splitlines()) == (4, ["sessiond: no session 'reserch'", "  did you mean research?"])
-    assert json.loads(run(started, "call", "sessions_list", "limit=1", "search=zzz")[1])["sessions"] == []
-    status, _, err = run(started, "call", "sessions_lst")
+    assert json.loads(run(cleared, "call", "sessions_list", "limit=1", "search=zzz")[1])["sessions"] == []
+    status, _, err = run(cleared, "call", "sessions_lst")
     assert status == 2 and "did you mean sessions_list" in err
-    status, _, err = run(started, "send", "--agent", "mian", "hello")
+    status, _, err = run(cleared, "send", "--agent", "mian", "hello")
     assert status == 4 and "did you mean main" in err
 
 
-def test_a_session_is_watched_by_its_label(started: Daemon) -> None:
-    started.call("sessions.create", key="agent:main:desk", label="research")
-    with popen(started, "watch", "research") as process:
+def test_a_session_is_watched_by_its_label(cleared: Daemon) -> None:
+    cleared.call("sessions.create", key="agent:main:desk", label="research")
+    with popen(cleared, "watch", "research") as process:
         try:
             assert process.stdout is not None
-            wait_until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
-            run(started, "send", "research", "hello")
+            wait_until(cleared, lambda: json.loads(run(cleared, "status", "--json")[1])["subscribers"] > 0)
+            run(cleared, "send", "research", "hello")
             assert "agent:main:desk" in process.stdout.readline()
         finally:
             process.send_signal(signal.SIGINT)
-    assert run(started, "watch", "reserch")[::2] == (4, "sessiond: no session 'reserch'\n  did you mean research?\n")
+    assert run(cleared, "watch", "reserch")[::2] == (4, "sessiond: no session 'reserch'\n  did you mean research?\n")
 
 
 def test_list_shows_all_sessions_over_several_pages(started: Daemon) -> None:
@@ -145,17 +170,17 @@ def test_list_shows_all_sessions_over_several_pages(started: Daemon) -> None:
     assert (status, len(out.splitlines()), err) == (0, 206, "")
 
 
-def test_interrupting_a_wait_reports_that_the_run_goes_on(started: Daemon) -> None:
+def test_interrupting_a_wait_reports_that_the_run_goes_on(cleared: Daemon) -> None:
     unanswered = "interrupted before the daemon answered: the message to main may have arrived"
     err = unanswered
     while unanswered in err:  # the row says running before the command has its answer
-        with popen(started, "send", "main", "slow 0.8") as process:
-            wait_until(started, lambda: "running" in run(started, "list")[1])
+        with popen(cleared, "send", "main", "slow 0.8") as process:
+            wait_until(cleared, lambda: "running" in run(cleared, "list")[1])
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
     wait = err.split("wait on with: sessiond ")[1].split()
-    assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
+    assert run(cleared, *wait) == (0, "you said: slow 0.8\n", "")
 
 
 def test_interrupting_a_send_before_its_answer_says_that_it_may_have_arrived(fake: FakeDaemon) -> None:
@@ -176,9 +201,9 @@ def test_interrupting_a_send_before_its_answer_says_that_it_may_have_arrived(fak
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
-def test_output_that_cannot_be_written_is_reported_in_a_sentence(started: Daemon, output: str) -> None:
+def test_output_that_cannot_be_written_is_reported_in_a_sentence(cleared: Daemon, output: str) -> None:
     command = f"{sys.executable} -m sessiond list {output}"
-    done = subprocess.run(["sh", "-c", command], env=started.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(["sh", "-c", command], env=cleared.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("sessiond: ") and "Traceback" not in done.stderr
 
@@ -197,26 +222,26 @@ def test_output_that_cannot_be_written_is_reported_in_a_sentence(started: Daemon
         2,
     ),
 )
-def test_arguments_that_are_not_utf8_are_refused_with_a_sentence(started: Daemon, line: str, said: str) -> None:
+def test_arguments_that_are_not_utf8_are_refused_with_a_sentence(cleared: Daemon, line: str, said: str) -> None:
     command = ["bash", "-c", f"{sys.executable} -m sessiond {line}"]
-    done = subprocess.run(command, env={**started.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, check=False)
+    done = subprocess.run(command, env={**cleared.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, check=False)
     assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr
 
 
-def test_arguments_are_utf8_whatever_the_locale(started: Daemon) -> None:
-    plain = {**started.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = run(started, "send", "main", "größe 日本", env=plain, text=True)  # in its own process, with this locale
+def test_arguments_are_utf8_whatever_the_locale(cleared: Daemon) -> None:
+    plain = {**cleared.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run(cleared, "send", "main", "größe 日本", env=plain, text=True)  # in its own process, with this locale
     assert done == (0, "you said: gr\\xf6\\xdfe \\u65e5\\u672c\n", "")
-    assert "größe 日本" in started.call("sessions_history", sessionKey="main")["messages"][0]["content"]
+    assert "größe 日本" in cleared.call("sessions_history", sessionKey="main")["messages"][0]["content"]
 
 
-def test_the_timeout_option_limits_the_wait_and_not_the_run(started: Daemon) -> None:
-    status, out, err = run(started, "send", "main", "slow 0.8", "--timeout", "0.1")
+def test_the_timeout_option_limits_the_wait_and_not_the_run(cleared: Daemon) -> None:
+    status, out, err = run(cleared, "send", "main", "slow 0.8", "--timeout", "0.1")
     assert (status, out) == (5, "")
     assert "goes on" in err
     wait = err.split("wait on with: sessiond ")[1].split()
-    assert run(started, *wait) == (0, "you said: slow 0.8\n", "")
-    wait_until(started, lambda: "you said: slow 0.8" in run(started, "history", "main")[1])
+    assert run(cleared, *wait) == (0, "you said: slow 0.8\n", "")
+    wait_until(cleared, lambda: "you said: slow 0.8" in run(cleared, "history", "main")[1])
 
 
 def test_a_wait_survives_a_restart_and_reports_that_the_run_was_interrupted(started: Daemon) -> None:
@@ -287,28 +312,28 @@ def test_following_survives_kill_9_and_misses_nothing(started: Daemon, words: li
     ),
 )
 def test_following_a_session_shows_live_how_its_runs_end(
-    started: Daemon, words: list[str], failed: str, aborted: str
+    cleared: Daemon, words: list[str], failed: str, aborted: str
 ) -> None:
-    run(started, "send", "main", "fail")  # ended before: not shown again
-    run(started, "create", "agent:main:other")
+    run(cleared, "send", "main", "fail")  # ended before: not shown again
+    run(cleared, "create", "agent:main:other")
     lines: list[str] = []
-    with popen(started, *words) as process:
+    with popen(cleared, *words) as process:
         reader = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
         reader.start()
         try:
-            wait_until(started, lambda: json.loads(run(started, "status", "--json")[1])["subscribers"] > 0)
+            wait_until(cleared, lambda: json.loads(run(cleared, "status", "--json")[1])["subscribers"] > 0)
             before = len(lines)
 
             def fails_visibly() -> bool:
-                run(started, "send", "main", "fail")
+                run(cleared, "send", "main", "fail")
                 return any(failed in line for line in lines[before:])
 
-            wait_until(started, fails_visibly)
-            run(started, "send", "agent:main:other", "fail")  # runs of other sessions are not shown
-            run(started, "send", "main", "slow 30", "--no-wait")
-            wait_until(started, lambda: "running" in run(started, "list")[1])
-            run(started, "abort", "main")
-            wait_until(started, lambda: any(aborted in line for line in lines))
+            wait_until(cleared, fails_visibly)
+            run(cleared, "send", "agent:main:other", "fail")  # runs of other sessions are not shown
+            run(cleared, "send", "main", "slow 30", "--no-wait")
+            wait_until(cleared, lambda: "running" in run(cleared, "list")[1])
+            run(cleared, "abort", "main")
+            wait_until(cleared, lambda: any(aborted in line for line in lines))
         finally:
             process.send_signal(signal.SIGINT)
         reader.join(PATIENCE_S)
@@ -318,51 +343,51 @@ def test_following_a_session_shows_live_how_its_runs_end(
     assert not any("agent:main:other" in line for line in lines)
 
 
-def test_sessions_can_be_created_changed_reset_and_deleted(started: Daemon) -> None:
-    assert run(started, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
-    assert run(started, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"
-    assert run(started, "patch", "agent:main:notes", "--display-name", "Notes", "--clear", "label")[0] == 0
-    assert "remember the milk" in run(started, "search", "milk", "--since", "1h")[1]
-    assert run(started, "search", "milk", "--role", "toolResult")[1] == ""
-    assert run(started, "reset", "agent:main:notes")[0] == 0
-    assert run(started, "delete", "agent:main:notes")[0] == 0
-    assert run(started, "delete", "main")[0] != 0
+def test_sessions_can_be_created_changed_reset_and_deleted(cleared: Daemon) -> None:
+    assert run(cleared, "create", "agent:main:notes", "--label", "notes")[:2] == (0, "agent:main:notes\n")
+    assert run(cleared, "send", "--label", "notes", "remember the milk")[1] == "you said: remember the milk\n"
+    assert run(cleared, "patch", "agent:main:notes", "--display-name", "Notes", "--clear", "label")[0] == 0
+    assert "remember the milk" in run(cleared, "search", "milk", "--since", "1h")[1]
+    assert run(cleared, "search", "milk", "--role", "toolResult")[1] == ""
+    assert run(cleared, "reset", "agent:main:notes")[0] == 0
+    assert run(cleared, "delete", "agent:main:notes")[0] == 0
+    assert run(cleared, "delete", "main")[0] != 0
 
 
-def test_a_token_narrows_what_the_command_line_may_do(started: Daemon, tmp_path: Path) -> None:
-    run(started, "send", "main", "x")
-    status, token, err = run(started, "token", "mint", "--scope", "list", "--session", "main")
+def test_a_token_narrows_what_the_command_line_may_do(cleared: Daemon, tmp_path: Path) -> None:
+    run(cleared, "send", "main", "x")
+    status, token, err = run(cleared, "token", "mint", "--scope", "list", "--session", "main")
     assert status == 0
     file = tmp_path / "token"
     file.write_text(token)
-    started.environ["SESSIOND_TOKEN_FILE"] = str(file)
-    assert run(started, "list")[0] == 0
-    assert run(started, "history", "main")[0] == 4
-    assert run(started, "status")[0] == 4
-    del started.environ["SESSIOND_TOKEN_FILE"]
+    cleared.environ["SESSIOND_TOKEN_FILE"] = str(file)
+    assert run(cleared, "list")[0] == 0
+    assert run(cleared, "history", "main")[0] == 4
+    assert run(cleared, "status")[0] == 4
+    del cleared.environ["SESSIOND_TOKEN_FILE"]
     token_id = err.split()[1].rstrip(",")
-    assert run(started, "token", "revoke", token_id)[0] == 0
-    assert "revoked" in run(started, "token", "list", "--all")[1]
-    started.environ["SESSIOND_TOKEN_FILE"] = str(file)
-    assert run(started, "list")[0] == 77
+    assert run(cleared, "token", "revoke", token_id)[0] == 0
+    assert "revoked" in run(cleared, "token", "list", "--all")[1]
+    cleared.environ["SESSIOND_TOKEN_FILE"] = str(file)
+    assert run(cleared, "list")[0] == 77
 
 
-def test_runs_are_stopped_and_steered(started: Daemon) -> None:
+def test_runs_are_stopped_and_steered(cleared: Daemon) -> None:
     for words in (["abort", "main"], ["kill", "main"]):
-        run_id = run(started, "send", "main", "slow 30", "--no-wait")[1].strip()
-        wait_until(started, lambda: "running" in run(started, "list")[1])
-        status, out, _ = run(started, *words)
+        run_id = run(cleared, "send", "main", "slow 30", "--no-wait")[1].strip()
+        wait_until(cleared, lambda: "running" in run(cleared, "list")[1])
+        status, out, _ = run(cleared, *words)
         assert (status, out.split()[1]) == (0, run_id)
-    run(started, "send", "main", "slow 30", "--no-wait")
-    wait_until(started, lambda: "running" in run(started, "list")[1])
-    status, steered, err = run(started, "steer", "main", "go left")
+    run(cleared, "send", "main", "slow 30", "--no-wait")
+    wait_until(cleared, lambda: "running" in run(cleared, "list")[1])
+    status, steered, err = run(cleared, "steer", "main", "go left")
     assert status == 0 and "interrupted" in err
-    assert json.loads(run(started, "call", "agent.wait", json.dumps({"runId": steered.strip()}))[1])["status"] == "ok"
+    assert json.loads(run(cleared, "call", "agent.wait", json.dumps({"runId": steered.strip()}))[1])["status"] == "ok"
 
 
-def test_a_spawned_sub_agent_gets_its_file_and_its_reply_is_printed(started: Daemon, tmp_path: Path) -> None:
+def test_a_spawned_sub_agent_gets_its_file_and_its_reply_is_printed(cleared: Daemon, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("contents")
-    status, out, err = run(started, "spawn", "--attach", str(tmp_path / "a.txt"), "--wait", "look")
+    status, out, err = run(cleared, "spawn", "--attach", str(tmp_path / "a.txt"), "--wait", "look")
     assert status == 0 and "look" in out and "a.txt" in err
 
 
@@ -416,22 +441,22 @@ def test_the_demo_can_be_kept(short_path: Path) -> None:
         Client(facts["socket"]).call("ping")
 
 
-def test_history_shows_how_runs_ended(started: Daemon) -> None:
-    run(started, "send", "main", "fail")
-    run(started, "send", "main", "hello")
-    out = run(started, "history", "main")[1]
+def test_history_shows_how_runs_ended(cleared: Daemon) -> None:
+    run(cleared, "send", "main", "fail")
+    run(cleared, "send", "main", "hello")
+    out = run(cleared, "history", "main")[1]
     lines = [line.split(" ", 1)[1] for line in out.splitlines()]
     assert lines[0] == "user      fail"
     assert lines[1].startswith("run       failed: ") and "out of order" in lines[1]
     assert lines[-2:] == ["user      hello", "assistant you said: hello"]
     assert "--:--:--" not in out
     # A run end before the first message of a page belongs to the previous page.
-    assert "failed" not in run(started, "history", "main", "-n", "2")[1]
+    assert "failed" not in run(cleared, "history", "main", "-n", "2")[1]
 
 
-def test_an_empty_reply_is_reported_as_empty(started: Daemon) -> None:
-    assert run(started, "send", "main", "quiet") == (0, "", "  main is done and replied nothing\n")
-    lines = [line.split(" ", 1)[1] for line in run(started, "history", "main")[1].splitlines()]
+def test_an_empty_reply_is_reported_as_empty(cleared: Daemon) -> None:
+    assert run(cleared, "send", "main", "quiet") == (0, "", "  main is done and replied nothing\n")
+    lines = [line.split(" ", 1)[1] for line in run(cleared, "history", "main")[1].splitlines()]
     assert lines == ["user      quiet", "run       done, without a reply"]
 
 
@@ -495,39 +520,39 @@ def test_unread_inbox_messages_are_shown_once(started: Daemon) -> None:
     assert (status, out) == (2, "") and 'an agent runs on its messages; "sessiond history" reads them' in err
 
 
-def test_inbox_messages_stay_unread_if_the_output_fails(started: Daemon) -> None:
-    started.call("sessions.create", key="mcp:reader")
-    run(started, "send", "mcp:reader", "hello")
+def test_inbox_messages_stay_unread_if_the_output_fails(cleared: Daemon) -> None:
+    cleared.call("sessions.create", key="mcp:reader")
+    run(cleared, "send", "mcp:reader", "hello")
     command = [sys.executable, "-m", "sessiond", "inbox", "mcp:reader"]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command, env=started.environ, stdout=full, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(command, env=cleared.environ, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
-    assert "hello" in run(started, "inbox", "mcp:reader")[1]
+    assert "hello" in run(cleared, "inbox", "mcp:reader")[1]
 
 
-def test_the_token_of_a_program_reads_its_own_inbox(started: Daemon, tmp_path: Path) -> None:
-    started.call("sessions.create", key="mcp:reader")
-    run(started, "send", "mcp:reader", "hello")
-    minted = started.call("tokens.mint", sessionKey="mcp:reader", scopes=["list", "read"])
+def test_the_token_of_a_program_reads_its_own_inbox(cleared: Daemon, tmp_path: Path) -> None:
+    cleared.call("sessions.create", key="mcp:reader")
+    run(cleared, "send", "mcp:reader", "hello")
+    minted = cleared.call("tokens.mint", sessionKey="mcp:reader", scopes=["list", "read"])
     file = tmp_path / "token"
     file.write_text(minted["token"])
-    started.environ["SESSIOND_TOKEN_FILE"] = str(file)
-    assert run(started, "inbox")[1].splitlines()[1].split("\t")[2] == "hello"
-    assert len(run(started, "inbox")[1].splitlines()) == 1
+    cleared.environ["SESSIOND_TOKEN_FILE"] = str(file)
+    assert run(cleared, "inbox")[1].splitlines()[1].split("\t")[2] == "hello"
+    assert len(run(cleared, "inbox")[1].splitlines()) == 1
 
 
-def test_history_shows_the_files_sent_with_a_message(started: Daemon, tmp_path: Path) -> None:
+def test_history_shows_the_files_sent_with_a_message(cleared: Daemon, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("one,two\n")
-    run(started, "send", "main", "plain")
-    run(started, "send", "main", "--attach", str(table), "see this")
-    shown = [line.strip() for line in run(started, "history", "main")[1].splitlines()]
+    run(cleared, "send", "main", "plain")
+    run(cleared, "send", "main", "--attach", str(table), "see this")
+    shown = [line.strip() for line in run(cleared, "history", "main")[1].splitlines()]
     asked = next(number for number, line in enumerate(shown) if line.endswith("user      see this"))
     assert shown[asked + 1] == "[attached: table.csv (8 B)]"
     assert sum("[attached" in line for line in shown) == 1
-    files = started.call("sessions_history", sessionKey="main", includeRuns=True)["attachments"]
+    files = cleared.call("sessions_history", sessionKey="main", includeRuns=True)["attachments"]
     assert files == [{"seq": 3, "files": [{"name": "table.csv", "bytes": 8}]}]
-    assert "attachments" not in started.call("sessions_history", sessionKey="main")
+    assert "attachments" not in cleared.call("sessions_history", sessionKey="main")
 
 
 def test_without_a_daemon_a_command_fails_at_once(daemon: Daemon) -> None:
@@ -536,8 +561,8 @@ def test_without_a_daemon_a_command_fails_at_once(daemon: Daemon) -> None:
         assert (status, out, err.count("not running")) == (3, "", 1), err
 
 
-def test_an_invalid_token_is_reported_in_the_words_of_the_command_line(started: Daemon) -> None:
-    status, _, err = run(started, "token", "revoke", "zzz")
+def test_an_invalid_token_is_reported_in_the_words_of_the_command_line(cleared: Daemon) -> None:
+    status, _, err = run(cleared, "token", "revoke", "zzz")
     assert status == 2 and err.startswith("sessiond: ID is no token id")
 
 

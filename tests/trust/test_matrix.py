@@ -167,15 +167,13 @@ STATUS = {RESULT: 200, UNAUTHENTICATED: 401, NOT_FOUND: 404, FORBIDDEN: 403, UNS
 CALLERS = ("no token", "list", "read", "send", "spawn", "answer", "admin", "list read", *BAD)
 
 
-# By default a caller tries every fourth method on one way in and the next ones on the next.
-SHARES = 1 if WHOLE else 4
-
-
 def names_for(caller: str, way: int) -> list[str]:
-    """The methods that a caller tries on this way in: by default a share of them, and all of them on any four ways that
-    follow each other. The bad tokens share what one caller tries, so that each method meets one.
+    """The methods that a caller tries on this way in: by default a share of them, and all of them on all ways of the
+    listener together. The bad tokens share what one caller tries, so that each method meets one.
     """
-    share = NAMES[(CALLERS.index(caller) + way) % SHARES :: SHARES]
+    listener = LISTENERS_AND_TRANSPORTS[way][0]
+    shares = 1 if WHOLE else sum(name == listener for name, _ in LISTENERS_AND_TRANSPORTS)
+    share = NAMES[(CALLERS.index(caller) + way) % shares :: shares]
     return share if WHOLE or caller not in BAD else share[BAD.index(caller) :: len(BAD)]
 
 
