@@ -80,7 +80,7 @@ RUN = Command(
 )
 STATUS = Command(
     "status",
-    "Show who is there, what waits for an answer, and what was dropped or given up.",
+    "Show who is there, what waits, what was dropped or given up, and which limits are reached.",
     run=show_status,
     description="Exit status 1 if no link runs here, or it has no server or no daemon.",
     options=(STORE, JSON),
