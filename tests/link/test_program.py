@@ -18,6 +18,7 @@ from sessiond.errors import ConfigError
 from sessiond.link.bus import _cancellable
 from sessiond.link.identity import new_identity
 from sessiond.link.program import LinkProgram, end_task, hold_store
+from sessiond.link.status import read_status
 
 MakeServer = Callable[..., NatsServer]
 OPEN = {("lap", "mars"): 'send = ["*"]', ("mars", "lap"): 'send = ["*"]'}
@@ -33,9 +34,11 @@ def run_link(machine: LinkedMachine) -> tuple[int, str]:
 def test_one_link_runs_on_a_store_and_a_configuration_without_machines_ends_it(
     tmp_path: Path, nats_server: MakeServer
 ) -> None:
-    with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN) as machines:
+    with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN, with_links=False) as machines:
         lap = machines["lap"]
+        lap.start_link()
         assert lap.link is not None
+        lap.wait_for(lambda: read_status(lap.store), "has not begun")
         code, said = run_link(lap)
         assert code == 69 and f"another link runs on the store {lap.store}: process {lap.link.pid}" in said
         assert lap.stop_link() == 0

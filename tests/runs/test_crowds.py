@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.sampling import whole_only
+from support.sampling import amount, whole_only
 from support.supervised_runs import MAIN, RunHarness, clock, ignore_call, request, run_harness
 
 from sessiond.errors import Overloaded
@@ -16,7 +16,7 @@ from sessiond.rpc.errors import error_object
 from sessiond.runs.steer import steer
 from sessiond.runtimes.attached import AttachedAgents
 
-FORGED = 3 * MAX_ACCEPTED_RUNS
+FORGED = MAX_OPEN_RUNS + amount(MAX_ACCEPTED_RUNS, 100)
 
 
 async def fill(harness: RunHarness, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -24,12 +25,19 @@ KEY = "agent:main:test:followed"
 needs_node = pytest.mark.skipif(NODE is None, reason="Node.js is not installed: the page's client was not tested")
 
 
-def run_node(*words: str, **environ: str) -> None:
-    """Run Node's own test runner; what it says is the failure."""
-    command = [NODE or "", "--test", "--test-reporter=spec", "--test-timeout=60000", *words]
+# Each test of a file reports to Node, whether it is started for one file or reads many.
+READ_ALL = "for (const name of process.argv.slice(1)) await import(`./${name}`)"
+
+
+def run_node(*files: str, **environ: str) -> None:
+    """Run the tests with Node's own test runner; what it says is the failure. By default in one process."""
+    one = ["--test-reporter=spec", "--input-type=module", "--eval", READ_ALL, "--", *files]
+    each = ["--test", "--test-reporter=spec", "--test-timeout=60000", *files]
+    command = [NODE or "", *(each if WHOLE else one)]
     env = {"PATH": os.environ["PATH"], **environ}
     done = subprocess.run(command, check=False, env=env, cwd=HERE, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"(?m)^. pass [1-9]", done.stdout), done.stdout
 
 
 @needs_node

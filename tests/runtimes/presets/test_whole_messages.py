@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.in_process import in_process_daemon
 from support.rows import check_each
+from support.sampling import spread
 
 from sessiond.model.message import complete_message
 from sessiond.model.usage import cost_of, usage_in
@@ -53,7 +54,7 @@ def messages_below(store: Path) -> list[dict[str, Any]]:
     return [record["message"] for record in records if record["type"] == "message"]
 
 
-@check_each("agent", [*sorted(PRESETS), "echo"])
+@check_each("agent", spread([*sorted(PRESETS), "echo"], 3))
 async def test_every_message_of_a_run_is_whole(tmp_path: Path, agent: str) -> None:
     key = f"agent:{agent}:main"
     async with in_process_daemon(tmp_path, agents(tmp_path)) as parts, parts.connect() as owner:
