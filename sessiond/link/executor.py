@@ -27,6 +27,7 @@ from sessiond.link.command_wire import MAX_LINE_BYTES, BadBody, MachineAnswer, M
 from sessiond.link.failures import LinkError
 from sessiond.link.ledger_thread import LedgerThread
 from sessiond.link.owner_door import OwnerDoor
+from sessiond.link.paced_log import PacedLog
 
 log = structlog.get_logger("sessiond.link")
 
@@ -80,6 +81,7 @@ class Executor:
         self._delivering: set[tuple[str, str]] = set()
         self._aborting: set[tuple[str, str]] = set()
         self._refusing: Counter[str] = Counter()
+        self._paced = PacedLog(time.monotonic)
         # The runs that are waited for, by session in the order in which they were accepted: run id to command.
         self._runs: dict[str, dict[str, tuple[str, str]]] = {}
         self._due: set[str] = set()
@@ -128,7 +130,7 @@ class Executor:
         refusal = self._refusal_of(peer, body)
         if refusal is not None:
             # Not kept, or a machine that may do nothing here could fill the disk. Where this is lost it asks again.
-            log.warning("command refused", peer=peer, command=command_id, reason=refusal)
+            self._paced.write(log.warning, peer, "command refused", command=command_id, reason=refusal)
             if self._refusing[peer] < MAX_REFUSALS:
                 self._refusing[peer] += 1
                 self._start(self._send_once(peer, command_id, MachineAnswer(status="refused", error=refusal)))
@@ -220,7 +222,9 @@ class Executor:
             return None
         tries = await self._ledger.retry(CommandLedger.note_try, entry.peer, entry.id, error.message)
         if tries >= MAX_TRIES:
-            log.error("command given up", peer=entry.peer, command=entry.id, tries=tries, reason=error.message)
+            self._paced.write(
+                log.error, entry.peer, "command given up", command=entry.id, tries=tries, reason=error.message
+            )
             said = f"given up after {tries} attempts: {error.message}"
             await self._answer(entry, MachineAnswer(status="refused", error=said), is_dead=True)
             return None
@@ -310,7 +314,7 @@ class Executor:
         body = encode(answer)
         await self._ledger.retry(CommandLedger.answer, entry.peer, entry.id, body, is_dead=is_dead)
         if answer.status == "refused":
-            log.warning("command refused", peer=entry.peer, command=entry.id, reason=answer.error)
+            self._paced.write(log.warning, entry.peer, "command refused", command=entry.id, reason=answer.error)
         self._start(self._deliver(entry.peer, entry.id, body))
 
     async def _deliver(self, peer: str, command_id: str, body: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from sessiond.client.errors import CallTimeout, ClientError, RpcError
+from sessiond.link.pacing import ArrivalPace
 
 log = structlog.get_logger("sessiond.link")
 
@@ -19,6 +20,11 @@ log = structlog.get_logger("sessiond.link")
 INTERVAL_S = 15.0
 # A machine that has just closed its lid may miss one.
 _ANSWER_S = 3.0
+
+# How often a machine may say that it leaves, and how often later on: each is told to all who look on, and so is each
+# return. Whatever is not heard the next look finds out.
+MOST_LEAVES = 10
+LEAVE_S = 60.0
 
 DaemonCall = Callable[..., Awaitable[Any]]
 
@@ -43,6 +49,7 @@ class Presence:
         self._changed, self._interval_s, self._wall_s = changed, interval_s, wall_s
         self._present: dict[str, bool] = {}
         self._told: dict[str, bool] = {}
+        self._leaves = {name: ArrivalPace(MOST_LEAVES, 1 / LEAVE_S) for name in self._names}
         self._look, self._has_left = asyncio.Event(), asyncio.Event()
         self._is_due = True  # a look at all
         self._signs: set[str] = set()
@@ -70,7 +77,7 @@ class Presence:
 
     def note_leave(self, peer: str) -> None:
         """The machine says that its link ends. Where that was an old message, the next look finds it there again."""
-        if self.is_there(peer):
+        if self.is_there(peer) and self._leaves[peer].admits(asyncio.get_running_loop().time()):
             self._present[peer] = False
             log.info("machine leaves", machine=peer)
             self._has_left.set()

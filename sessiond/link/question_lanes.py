@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from sessiond.link.pacing import ArrivalPace
 from sessiond.link.subjects import ask_subject
 
 log = structlog.get_logger("sessiond.link")
@@ -40,21 +41,6 @@ Answerer = Callable[[str, bytes], Awaitable[bytes | None]]
 Respond = Callable[[str, bytes], Awaitable[None]]
 
 
-class QuestionPace:
-    """Lets `burst` through at once, and `per_s` a second later on."""
-
-    def __init__(self, burst: int, per_s: float) -> None:
-        self._step_s = 1 / per_s
-        self._ahead_s = (burst - 1) * self._step_s
-        self._due_s = 0.0
-
-    def delay_s(self, now_s: float) -> float:
-        """How long the next one, which comes now, has to wait. It is counted."""
-        due_s = max(self._due_s, now_s - self._ahead_s)
-        self._due_s = due_s + self._step_s
-        return max(0.0, due_s - now_s)
-
-
 class QuestionLane:
     """The questions of `sender` to `machine`."""
 
@@ -66,7 +52,7 @@ class QuestionLane:
         self._flooded = asyncio.Event()
         self._client: Client | None = None
         self._listening: Subscription | None = None
-        self._pace = QuestionPace(BURST, PER_S)
+        self._pace = ArrivalPace(BURST, PER_S)
 
     async def run(self) -> None:
         """Answer until cancelled."""

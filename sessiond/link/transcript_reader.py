@@ -8,6 +8,7 @@ the machine that has signed them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from sessiond.link.copy_asker import Ask, CopyAsker, Wanted
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.courier import Taker
 from sessiond.link.envelope import PeerMessage, Refused, read_fields
+from sessiond.link.paced_log import PacedLog
 from sessiond.link.ranges import (
     RANGE_BYTES,
     SESSION,
@@ -79,6 +81,7 @@ class TranscriptReader:
         # One thread: folders and states are for one caller at a time.
         self._thread = ThreadPoolExecutor(1, "copies")
         self._told: dict[str, str] = {}
+        self._paced = PacedLog(time.monotonic)
         self._changed, self._limits = changed, self.limits
         for kind in _KINDS:
             self._consume(kind)
@@ -152,7 +155,8 @@ class TranscriptReader:
             case "gap":
                 asker.want(wanted)
             case "differs":
-                log.warning("a copy differs from its original; it is made anew", machine=machine, session=span.session)
+                said = "a copy differs from its original; it is made anew"
+                self._paced.write(log.warning, machine, said, session=span.session)
                 asker.want(Wanted(span.session, span.generation, total, self._wall_ms(), "wrong"))
             case "failed":
                 self._tell(machine)

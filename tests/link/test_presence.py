@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.link_stand_ins import run_until, settle
 
 from sessiond.client.errors import CallTimeout, ConnectionLost
-from sessiond.link.presence import Presence, until_next
+from sessiond.link.presence import MOST_LEAVES, Presence, until_next
 
 
 class World:
@@ -126,6 +126,23 @@ def test_machines_look_when_the_clock_on_the_wall_has_a_whole_interval(wall_s: f
     assert 0 < wait_s <= interval_s
     behind = (wall_s + wait_s) % interval_s
     assert min(behind, interval_s - behind) < 1e-3
+
+
+def test_a_machine_that_comes_and_goes_without_end_is_told_of_so_often_and_then_as_it_is_found() -> None:
+    async def body(world: World) -> None:
+        world.told.clear()
+        for number in range(MOST_LEAVES + 3):
+            world.presence.note_leave("mars")
+            await settle()
+            assert world.presence.is_there("mars") is (number >= MOST_LEAVES)
+            world.presence.note_sign("mars")
+            await settle()
+        assert world.told == [("mars", False), ("mars", True)] * MOST_LEAVES
+        world.there["mars"] = False
+        await world.look()
+        assert not world.presence.is_there("mars")
+
+    with_world(body)
 
 
 def test_a_machine_that_says_that_it_leaves_is_away_at_once_until_it_is_seen_again() -> None:

@@ -7,14 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from support.link_stand_ins import run_until, settle, until
 
 from sessiond.link import question_lanes
-from sessiond.link.question_lanes import MAX_QUESTION_BYTES, MOST_WAITING, QuestionLane, QuestionPace
+from sessiond.link.question_lanes import MAX_QUESTION_BYTES, MOST_WAITING, QuestionLane
 
 
 class StandInClient(Client):
@@ -122,19 +120,3 @@ def test_a_new_connection_is_listened_to_when_the_rest_is_over(monkeypatch: pyte
         assert len(world.client.asked_for) == 1
 
     in_world(body)
-
-
-@given(st.lists(st.floats(0, 0.5), min_size=1, max_size=100), st.integers(1, 20), st.sampled_from([1.0, 50.0]))
-def test_a_pace_lets_a_burst_through_and_then_so_many_a_second(pauses: list[float], burst: int, per_s: float) -> None:
-    """However they come: in whatever time, no more begin than the burst and what that time allows."""
-    pace, now_s = QuestionPace(burst, per_s), 1000.0
-    begun: list[float] = []
-    for number, pause_s in enumerate(pauses):
-        now_s += pause_s
-        delay_s = pace.delay_s(now_s)
-        assert number >= burst or delay_s == 0.0
-        now_s += delay_s
-        begun.append(now_s)
-    for first in range(len(begun)):
-        for last in range(first, len(begun)):
-            assert last - first + 1 <= burst + (begun[last] - begun[first]) * per_s + 0.001
