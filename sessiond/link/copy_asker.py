@@ -74,6 +74,7 @@ class CopyAsker:
         self._more: dict[str, None] = {}  # of which the next part is asked for while this one comes
         self._wake, self._back = asyncio.Event(), asyncio.Event()
         self._rows_due = True
+        self._paused_until = 0.0
 
     def want(self, wanted: Wanted, delay_s: float = 0.0) -> None:
         """Something is missing. What is under way already is not asked for again."""
@@ -116,6 +117,13 @@ class CopyAsker:
                 self._more[session] = None
                 self._wake.set()
 
+    def pause(self, delay_s: float) -> None:
+        """There is no room for what comes: ask for no more of it for so long."""
+        self._paused_until = asyncio.get_running_loop().time() + delay_s
+        for session in list(self._under_way):
+            one = self._under_way.pop(session)
+            self.want(one.newer or one.wanted)
+
     def note_presence(self) -> None:
         """The machine, or the server, is back."""
         self._rows_due = True
@@ -143,9 +151,10 @@ class CopyAsker:
 
     def _next_look(self, rows_at: float) -> float:
         now = asyncio.get_running_loop().time()
-        times = [
-            now + _BUSY_S if self._rows_due else rows_at
-        ]  # due still: they were asked for, and the machine is busy
+        # Due still: they were asked for, and the machine is busy.
+        times = [now + _BUSY_S if self._rows_due else rows_at]
+        if self._wanted and self._paused_until > now:
+            times.append(self._paused_until)
         times += [*(one.until for one in self._under_way.values()), *(at for at, _ in self._later.values())]
         return max(0.01, min(times) - now)
 
@@ -173,7 +182,7 @@ class CopyAsker:
                 self.want(late.wanted)
         for session in [name for name, (at, _) in self._later.items() if at <= now]:
             self.want(self._later.pop(session)[1])
-        while len(self._under_way) < AT_ONCE:
+        while len(self._under_way) < AT_ONCE and self._paused_until <= now:
             newest = self._take_newest()
             if newest is None:
                 return

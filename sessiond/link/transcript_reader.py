@@ -47,6 +47,8 @@ _KINDS: tuple[Kind, ...] = ("rec", "ask", "row")
 _BATCH, _BATCH_BYTES = 32, 4 << 20
 # When a copy that the disk refused is asked for again.
 _FAILED_S = 30.0
+# When a machine is asked again whose copies had no room.
+_FULL_S = 600.0
 
 
 class MessageSource(Protocol):
@@ -163,6 +165,8 @@ class TranscriptReader:
                 asker.want(wanted, _FAILED_S)
             case "full":
                 self._tell(machine)
+                if self._folders[machine].may_take(span.session):  # else it was not asked for
+                    asker.pause(_FULL_S)
 
     def _tell(self, machine: str) -> None:
         trouble = self._folders[machine].trouble

@@ -98,8 +98,9 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            self.ahead += max(0.0, self._scheduled[0].when() - self.time())  # type: ignore[attr-defined]
+        if not self._ready:  # type: ignore[attr-defined]
+            moments = [one.when() for one in self._scheduled if not one.cancelled()]  # type: ignore[attr-defined]
+            self.ahead += max(0.0, min(moments, default=0.0) - self.time())
         super()._run_once()  # type: ignore[misc]
 
 
@@ -126,5 +127,27 @@ def test_a_machine_that_stays_busy_is_asked_for_rows_once_a_second() -> None:
         running.cancel()
         pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
         assert min(pauses) > 0.9
+
+    run_jumping(body)
+
+
+def test_while_there_is_no_room_nothing_is_asked_for_and_then_again() -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        machine = SlowMachine(*[reply()] * 10)
+        machine.may_reply.set()
+        asker = CopyAsker("mars", machine.ask, have=lambda session: (G1, 1), rows=RowsRequest)
+        running = asyncio.create_task(asker.run())
+        for number in range(6):
+            asker.want(Wanted(f"s{number}", G1, 3, number))
+        first = [(await machine.asked.get()).session for _ in range(4)]
+        assert first == ["s5", "s4", "s3", "s2"]
+        asker.pause(600)
+
+        paused_at = loop.time()
+        again = [(await machine.asked.get()).session for _ in range(4)]
+        assert again == first
+        assert 600 <= loop.time() - paused_at < 601
+        running.cancel()
 
     run_jumping(body)

@@ -257,6 +257,48 @@ def test_a_machine_that_fills_its_part_stops_there(tmp_path: Path) -> None:
     assert sum(map(len, files_in(tmp_path).values())) == 80
 
 
+@pytest.mark.parametrize("limits", [{"max_bytes": 50}, {"max_sessions": 1}])
+def test_what_finds_no_room_is_not_asked_for_again_and_again(tmp_path: Path, limits: dict[str, int]) -> None:
+    asked: list[str] = []
+
+    async def ask(question: str, fields: Any) -> PeerMessage:
+        if isinstance(fields, CopyRequest):
+            asked.append(fields.session)
+        return message("rep", question, {})
+
+    async def run() -> None:
+        courier, states = HeldCourier(), CopyStates(tmp_path)
+        reader = TranscriptReader(
+            tmp_path,
+            states,
+            ["mars"],
+            courier=courier,
+            asks=lambda machine: ask,
+            changed=lambda: None,
+            wall_ms=lambda: 1,
+            **{"free_bytes": 0, **limits},
+        )
+        running = asyncio.create_task(reader.run())
+        head = b"a line of twenty-one\n"
+        comes = [
+            rows_of(1, row_of("s", size=500, head=len(head)), heads=head),
+            range_of("s", b"x" * 100, len(head), size=500),
+            rows_of(2, row_of("t", size=500, head=len(head)), heads=head),
+            range_of("t", b"x" * 100, len(head), size=500),
+        ]
+        for number, one in enumerate(comes, 1):
+            await courier.takers[one.kind](one, courier)
+            await until(lambda number=number: courier.acknowledged == number)  # type: ignore[misc]
+            await settle()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        states.close()
+
+    run_until(run)
+    assert asked == ["s"]
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
