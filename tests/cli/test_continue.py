@@ -38,7 +38,7 @@ def send(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=daemon.environ, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", spread([f"claude:{ID[:8]}", ID[:8], ID, KEY], 2))
+@pytest.mark.parametrize("name", spread([f"claude:{ID[:8]}", ID[:8], ID, KEY], 1))
 def test_the_beginning_of_an_id_is_enough(claude: Daemon, name: str) -> None:
     done = send(claude, name, "which word?")
     assert (done.returncode, done.stdout) == (0, "knows: remember plum | which word?\n"), done.stderr

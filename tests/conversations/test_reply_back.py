@@ -11,6 +11,7 @@ import pytest
 import trio
 from support.conversing_runs import ALICE, BOB, Adapter, ConversationHarness, conversation_harness, host_with, scripted
 from support.rows import check_each
+from support.sampling import spread
 from support.supervised_runs import Agent, ScriptedFollowUp
 
 from sessiond.model.record import FINAL
@@ -118,7 +119,7 @@ async def test_a_reply_skip_or_an_empty_reply_ends_the_turns(
     assert telegram.texts == ["said"]
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 5])
+@pytest.mark.parametrize("most", spread([0, 1, 2, 5], 2))
 async def test_the_configured_maximum_bounds_the_turns(tmp_path: Path, autojump_clock: Any, most: int):
     alice, bob = scripted("more"), scripted("more")
     config = f"[session]\nagentToAgent = {{ maxPingPongTurns = {most} }}\n"

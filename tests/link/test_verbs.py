@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from support.nats_server import Mode, NatsServer, is_old, make_certificates
-from support.sampling import pick
+from support.sampling import pick, spread
 
 from sessiond import cli
 from sessiond.config.settings import parse
@@ -280,7 +280,7 @@ def test_a_wrong_call_says_what_to_write(link: Sessiond, words: list[str], why: 
     assert said.err.count("\n") == 2
 
 
-@pytest.mark.parametrize("words", [["check"], ["admin", "--machine", "lap"], ["run"]])
+@pytest.mark.parametrize("words", spread([["check"], ["admin", "--machine", "lap"], ["run"]], 1))
 def test_without_the_extra_the_package_that_is_missing_is_named(home: Path, words: list[str]) -> None:
     head = "import sys; sys.modules['nats'] = None; from sessiond import cli; cli.main(['link', *sys.argv[1:]])"
     done = subprocess.run([sys.executable, "-c", head, *words], capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from support.continued_sessions import ID, KEY, OURS, ClaudeHome
 from support.foreign_daemon import READER, daemon
 from support.in_process import Connection, InProcessDaemon
 from support.patience import PATIENCE_S
-from support.sampling import spread
+from support.sampling import pick, spread
 
 from sessiond.config.settings import parse
 from sessiond.conversations.continuing import agents_for
@@ -276,7 +276,7 @@ async def test_the_default_agent_continues_it_if_it_runs_the_program_else_the_fi
         assert (await say(owner, "go on"))["sessionKey"] == f"agent:{chosen}:{KEY}"
 
 
-@pytest.mark.parametrize("method", ["sessions.reset", "sessions.delete"])
+@pytest.mark.parametrize("method", pick(["sessions.reset", "sessions.delete"], __name__))
 async def test_after_a_reset_or_a_deletion_the_next_message_begins_with_a_new_copy(
     tmp_path: Path, home: ClaudeHome, method: str
 ) -> None:

@@ -18,7 +18,7 @@ KEY = "agent:main:x"
 PROGRAM = [sys.executable, "-c", "import sys; print('heard', sys.stdin.read().strip())"]
 
 
-@pytest.mark.parametrize("left", spread([2, 4, 6, 8, 10], 2))
+@pytest.mark.parametrize("left", spread([2, 4, 6, 8, 10], 1))
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 async def test_a_run_waits_for_the_file_descriptors_that_starting_its_program_needs(
     tmp_path: Path, left: int, first: bool

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from support.patience import PATIENCE_S
-from support.sampling import amount
+from support.sampling import amount, spread
 
 from sessiond.runtimes import keeper, launcher, process
 from sessiond.runtimes.launcher import ProgramCommand
@@ -67,7 +67,7 @@ async def test_a_process_that_leaves_the_group_ends_with_its_run(leaver: str, wo
     assert not is_alive(read_pid(workspace / "left"))
 
 
-@pytest.mark.parametrize("leaver", LEAVERS)
+@pytest.mark.parametrize("leaver", spread(list(LEAVERS), 1))
 async def test_a_process_that_left_the_group_ends_with_an_aborted_run(leaver: str, workspace: Path) -> None:
     script = LEAVERS[leaver].format(name="left") + WAIT_FOR_PID.format(name="left") + "echo up; exec sleep 600"
     with trio.fail_after(PATIENCE_S):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.concurrent_appenders import ConcurrentAppenders
 from support.real_daemon import Daemon
-from support.sampling import amount, pick
+from support.sampling import amount, pick, spread
 from support.subscribed_connections import SUBSCRIBED_CONNECTIONS, SubscribedConnection, curl
 
 pytestmark = pytest.mark.system
@@ -139,7 +139,7 @@ def test_history_f_reconnects_after_a_kill_and_neither_misses_nor_repeats_messag
         assert output.count(text) == 1, text
 
 
-@pytest.mark.parametrize("transport", sorted(SUBSCRIBED_CONNECTIONS))
+@pytest.mark.parametrize("transport", spread(sorted(SUBSCRIBED_CONNECTIONS), 2))
 def test_a_subscription_gives_the_same_messages_over_every_transport(daemon: Daemon, transport: str) -> None:
     daemon.start()
     path = create_session(daemon)

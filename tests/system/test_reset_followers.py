@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.real_daemon import Daemon
-from support.sampling import amount
+from support.sampling import amount, pick
 
 pytestmark = pytest.mark.system
 
@@ -18,7 +18,7 @@ KEY = "agent:main:main"
 WRITERS, MESSAGES_EACH, RESETS = (4, amount(200, 25), amount(40, 5))
 
 
-@pytest.mark.parametrize("key", [KEY, None], ids=["one session", "all sessions"])
+@pytest.mark.parametrize("key", pick([KEY, None], __name__))
 def test_every_message_acknowledged_during_resets_is_pushed_once(daemon: Daemon, key: str | None) -> None:
     daemon.start()
     daemon.call("sessions.create", key=KEY)

@@ -19,7 +19,7 @@ import trio
 from support.announcements import wait_for_announcement
 from support.patience import PATIENCE_S
 from support.real_daemon import Daemon, Wire
-from support.sampling import whole_only
+from support.sampling import spread, whole_only
 
 from sessiond.runtimes.sandbox import Bubblewrap
 
@@ -224,8 +224,7 @@ print(*text)
 
 @pytest.mark.parametrize(
     ("sandbox", "expected"),
-    [("", "connected"), (", network = true", "connected"), (", network = false", "no connection")],
-    ids=["default", "true", "false"],
+    spread([("", "connected"), (", network = true", "connected"), (", network = false", "no connection")], 2),
 )
 def test_the_network_is_shared_with_a_sandbox_unless_the_configuration_says_otherwise(
     daemon: Daemon, no_sandbox: str | None, sandbox: str, expected: str
@@ -293,10 +292,13 @@ print(json.dumps(answers))
 
 @pytest.mark.parametrize(
     ("allow", "answers"),
-    [
-        ([], ["ok", -32003, -32003, -32003, -32003, -32003]),
-        (["sessions_list", "sessions_history"], ["ok", "ok", "ok", -32003, -32003, -32003]),
-    ],
+    spread(
+        [
+            (["sessions_list", "sessions_history"], ["ok", "ok", "ok", -32003, -32003, -32003]),
+            ([], ["ok", -32003, -32003, -32003, -32003, -32003]),
+        ],
+        1,
+    ),
 )
 def test_a_sub_agent_may_use_exactly_the_session_tools_that_the_configuration_allows(
     daemon: Daemon, allow: list[str], answers: list[Any]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from support.real_daemon import PATIENCE_S, Daemon
+from support.sampling import spread
 
 pytestmark = pytest.mark.system
 ECHO = '[[agents.list]]\nid = "main"\ndefault = true\nruntime = { type = "echo" }\n'
 
 
-@pytest.mark.parametrize("part", ["", "agents"])
+@pytest.mark.parametrize("part", spread(["", "agents"], 1))
 def test_a_daemon_whose_store_was_removed_exits_and_the_next_start_serves(daemon: Daemon, part: str) -> None:
     daemon.start(ECHO)
     daemon.call("chat.send", sessionKey="main", message="hello")

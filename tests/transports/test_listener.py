@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from support.rows import check_each
+from support.sampling import spread
 
 from sessiond.errors import ConfigError
 from sessiond.transports.listener import (
@@ -223,6 +224,6 @@ def test_a_socket_that_systemd_does_not_pass_is_created(folder):
     )
 
 
-@pytest.mark.parametrize("names", ["", "sessiond:sessiond", "sessiond:web"])
+@pytest.mark.parametrize("names", spread(["sessiond:web", "", "sessiond:sessiond"], 1))
 def test_a_socket_from_systemd_with_an_unknown_name_is_refused(folder, names):
     assert "FileDescriptorName= must be" in run_activated(folder, names, 2)
