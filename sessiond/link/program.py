@@ -20,7 +20,7 @@ import structlog
 
 from sessiond.config import settings as configuration
 from sessiond.config.settings import Config
-from sessiond.daemon import logs, notify
+from sessiond.daemon import logs, memory, notify
 from sessiond.errors import ConfigError, StoreInUse, reason_of
 from sessiond.link.connecting import options_of, settings_of
 from sessiond.link.failures import LinkError
@@ -48,6 +48,7 @@ def run(
     """Run the link until it is told to stop; the exit code."""
     logs.configure(log_level, as_json=json_log)
     os.umask(0o077)
+    memory.reuse_freed_memory()
     try:
         with hold_store(store):
             asyncio.run(LinkProgram(store, config_path, socket).run())

@@ -16,6 +16,8 @@ from sessiond.rpc.messages import RequestId, encode_result
 
 # Copying or sending PIECE_BYTES takes 0.1 ms, and so does encoding them. Transcoding ENCODE_BYTES to CBOR takes 1 ms.
 PIECE_BYTES, ENCODE_BYTES = 64 * 1024, 16 * 1024
+# What is sent as it is: as much as a socket takes at once.
+_SENT_BYTES = 256 * 1024
 # Encoding so many takes 30 us.
 SHORT_BYTES = 128 * 1024
 # Few enough that they may be large.
@@ -216,7 +218,7 @@ def _cbor(answer: Answer) -> Iterator[Piece]:
 
 
 def _regroup(pieces: Iterable[Piece], most: int) -> Iterator[Piece]:
-    """The same bytes in pieces of at most `most` bytes: small ones joined, long ones cut."""
+    """The same bytes: small pieces joined up to `most` bytes, long ones cut."""
     group: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -231,7 +233,7 @@ def _regroup(pieces: Iterable[Piece], most: int) -> Iterator[Piece]:
             group, size = [piece], len(piece)
         else:
             view = memoryview(piece)
-            for start in range(0, len(view), PIECE_BYTES):
-                yield view[start : start + PIECE_BYTES]
+            for start in range(0, len(view), _SENT_BYTES):
+                yield view[start : start + _SENT_BYTES]
     if group:
         yield b"".join(group)
