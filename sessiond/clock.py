@@ -74,7 +74,7 @@ def iso_ms(wall_ms: int) -> str:
     minute, rest = divmod(wall_ms, 60_000)
     second, millis = divmod(rest, 1000)
     # From tables: formatting the numbers took a seventh of a page of history.
-    return f"{_minute_text(minute)}{_TWO_DIGITS[second]}.{_THREE_DIGITS[millis]}Z"
+    return f"{_minute_text(minute)}{_TWO_DIGITS[second]}{_MILLI_TEXTS[millis]}"
 
 
 @lru_cache(maxsize=1024)
@@ -95,9 +95,9 @@ def parse_iso_ms(text: str) -> int | None:
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _TWO_DIGITS = [f"{number:02d}" for number in range(60)]
-_THREE_DIGITS = [f"{number:03d}" for number in range(1000)]
+_MILLI_TEXTS = [f".{milli:03d}Z" for milli in range(1000)]
 _SECONDS = {f":{second:02d}": second * 1000 for second in range(60)}
-_MILLIS = {f".{milli:03d}Z": milli for milli in range(1000)}
+_MILLIS = {text: milli for milli, text in enumerate(_MILLI_TEXTS)}
 
 
 @lru_cache(maxsize=1024)
