@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from sessiond.config.warnings import warnings
 from sessiond.delivery.unusable_targets import find_unusable_targets
@@ -14,13 +14,15 @@ from sessiond.methods.services import Context
 from sessiond.model.entry import Entry
 from sessiond.rpc.method import Method
 from sessiond.runtimes.presets.missing import missing_programs
-from sessiond.store import doctor, layout, repair, scan
+from sessiond.store import layout, scan
 from sessiond.store.catalog import Folder, Session
-from sessiond.store.checks import Finding
-from sessiond.store.inventory import StoredName
+from sessiond.store.finding import Finding
 from sessiond.store.store import SessionStore
 from sessiond.store.workspace import default_workspace
 from sessiond.tasks import run_in_thread
+
+if TYPE_CHECKING:
+    from sessiond.store.inventory import StoredName
 
 T = TypeVar("T")
 # A temporary file that changed within this time may belong to a write that is still going on.
@@ -39,6 +41,9 @@ class DaemonDoctorResult(Result, frozen=True, kw_only=True, omit_defaults=False)
 
 
 async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult:
+    # Few daemons are ever asked.
+    from sessiond.store import doctor
+
     services = ctx.services
     # The findings name files of all sessions.
     if not services.sight_of(ctx.caller).unlimited:
@@ -80,6 +85,8 @@ def _unclaimed_folders(ctx: Context) -> Iterator[Finding]:
 
 async def _repair(ctx: Context) -> list[Finding]:
     """Repair one thing after the other, and report failures without stopping at them."""
+    from sessiond.store import doctor, repair
+
     services, store = ctx.services, ctx.services.store
     fixed: list[str] = []
     failed: list[Finding] = []

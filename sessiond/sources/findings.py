@@ -11,7 +11,7 @@ from sessiond.sources.finder import SourceRoot, is_text
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.unpacking import PACKAGE, can_unpack
 from sessiond.store.catalog import Session
-from sessiond.store.checks import Finding
+from sessiond.store.finding import Finding
 
 # Of each source so many files are named, and the rest counted.
 MAX_NAMED = 100

@@ -25,7 +25,7 @@ from sessiond.sources.finder import KEPT_PREFIX, SourceFinder, SourceRoot, compi
 from sessiond.sources.root import OpenRoot
 from sessiond.store import dirfd, layout
 from sessiond.store.catalog import Session
-from sessiond.store.checks import Finding
+from sessiond.store.finding import Finding
 from sessiond.tasks import RunSync
 
 # Many appends to one session are one look at its file.

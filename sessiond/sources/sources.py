@@ -32,7 +32,7 @@ from sessiond.sources.session_files import SessionFiles
 from sessiond.sources.snapshot import SnapshotSaver
 from sessiond.sources.watching import POLL_S, FolderWatches, open_watches
 from sessiond.store.catalog import Session
-from sessiond.store.checks import Finding
+from sessiond.store.finding import Finding
 from sessiond.store.refusals import read_error
 from sessiond.store.store import SessionStore
 from sessiond.tasks import own_threads

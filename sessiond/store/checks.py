@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
 
 import msgspec
-from msgspec import Meta
 
 from sessiond.errors import pluralize
 from sessiond.model import lax
 from sessiond.model.entry import Entry
 from sessiond.model.lax import Count, Milliseconds
 from sessiond.store import dirfd, folding, index, inventory, layout, reading, rewrites
+from sessiond.store.finding import Finding, Findings
 from sessiond.store.inventory import StoredName
 from sessiond.store.reading import TranscriptReading
 
-Level = Literal["ok", "warn", "error"]
 # Of each kind at most this many are named, and the rest counted.
 _NAMED = 20
 KEY_BYTES = 32
 
-
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`thing` is a path below the store, or `store`; `what` a few words; `hint` what to do about it."""
-
-    level: Annotated[Level, Meta(description="The severity.")]
-    thing: Annotated[str, Meta(description="What it is about: a path below the store, or `store`.")]
-    what: Annotated[str, Meta(description="What is wrong, in a few words.")]
-    hint: Annotated[str | None, Meta(description="What to do about it.")] = None
-
-
-Findings = Iterator[Finding | None]
 # The entry of a transcript in a daemon's memory, which is newer than its saved index.
 EntryOf = Callable[[StoredName], Entry | None]
 

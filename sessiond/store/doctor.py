@@ -16,7 +16,8 @@ import msgspec
 from sessiond.clock import Clock, iso_ms
 from sessiond.errors import ConfigError, StoreInUse
 from sessiond.store import checks, dirfd, filesystem, layout, opening, repair
-from sessiond.store.checks import EntryOf, Finding, Findings
+from sessiond.store.checks import EntryOf
+from sessiond.store.finding import Finding, Findings
 
 # The default of limits.maxRecordBytes, since the configuration is not read here.
 RECORD_LIMIT = 8 * 2**20

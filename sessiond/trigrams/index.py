@@ -19,7 +19,7 @@ import trio
 from sessiond.config.settings import SearchConfig
 from sessiond.errors import NoThread, reason_of
 from sessiond.store.catalog import Session
-from sessiond.store.checks import Finding
+from sessiond.store.finding import Finding
 from sessiond.store.store import SessionStore
 from sessiond.tasks import RunSync, own_threads
 from sessiond.trigrams import database, opened

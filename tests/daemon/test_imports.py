@@ -65,3 +65,12 @@ assert not hasattr(sessiond.client, "Nothing")
 def test_without_agents_that_speak_acp_it_does_not_read_how_to_talk_to_them() -> None:
     unused = {"asking", "connection", "frames", "open_sessions", "process", "runtime", "session", "turn", "updates"}
     assert not {"sessiond.runtimes.acp." + name for name in unused} & read_for_a_start()
+
+
+def test_it_reads_the_checks_of_the_store_when_somebody_asks_for_them() -> None:
+    run("""
+import sys
+import sessiond.daemon.lifecycle
+unused = {"checks", "doctor", "inventory", "reading", "repair", "rewrites"}
+assert not {"sessiond.store." + name for name in unused} & set(sys.modules)
+""")

@@ -36,7 +36,7 @@ from sessiond.config.settings import SearchConfig
 from sessiond.errors import NoThread
 from sessiond.model.case import fold_case
 from sessiond.store import folding
-from sessiond.store.checks import Finding
+from sessiond.store.finding import Finding
 from sessiond.store.store import Message, SessionStore
 from sessiond.trigrams.coverage import REST_S
 from sessiond.trigrams.index import _AFTER_TROUBLE_S, TrigramIndex
