@@ -65,6 +65,10 @@ class RangeAnswer:
                 return
             if found.size < at:
                 raise OtherContent
+            if found.begin > at:  # the one before it was shorter than it might be
+                await _cancel(self._reading)
+                next_at = at
+                continue
             if took_s > _BUSY_S:
                 await asyncio.sleep(min(took_s, _MAX_PAUSE_S))
             if len(self._sending) == SENT_AT_ONCE:

@@ -18,8 +18,8 @@ from sessiond.link.transcript_bytes import FoundBytes, OtherContent
 class Original:
     """A transcript of `size` bytes, of which ranges are read and sent when the test lets them."""
 
-    def __init__(self, size: int, *, read_at_once: int = READ_AT_ONCE) -> None:
-        self.size = size
+    def __init__(self, size: int, *, read_at_once: int = READ_AT_ONCE, longest: int = RANGE_BYTES) -> None:
+        self.size, self.longest = size, longest
         self.sent: list[tuple[int, int]] = []
         self.reading = self.sending = self.most_reading = self.most_sending = 0
         self.withheld_from = size + 1
@@ -34,7 +34,7 @@ class Original:
         finally:
             self.reading -= 1
         begin = min(at, self.size)
-        end = min(self.size, begin + RANGE_BYTES)
+        end = min(self.size, begin + self.longest)
         return None if end >= self.withheld_from else FoundBytes(begin, self.size, "", bytes(end - begin))
 
     async def _send(self, found: FoundBytes) -> None:
@@ -80,6 +80,12 @@ def test_all_that_there_is_is_sent_in_order(size: int, at: int, more: int, once:
     assert covers(original.sent, at, min(size, at + more))
     assert original.most_reading <= once
     assert original.most_sending <= SENT_AT_ONCE
+
+
+def test_ranges_that_are_shorter_than_they_might_be_leave_no_gap() -> None:
+    original = Original(2 * RANGE_BYTES, longest=RANGE_BYTES // 3)
+    original.send_between(0, 2 * RANGE_BYTES)
+    assert covers(original.sent, 0, 2 * RANGE_BYTES)
 
 
 def test_ranges_are_read_ahead_while_others_are_on_their_way() -> None:
