@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from sessiond.client.errors import ClientError
+from sessiond.client.errors import ClientError, RpcError
 from sessiond.client.retry import Backoff
 from sessiond.link.failures import BusError
 from sessiond.link.own_sessions import OwnSessions, SessionFacts
@@ -42,6 +42,8 @@ _LAST_PIECE = 64 << 10
 _MAX_REQUESTS = 1000
 # A copy that differs gets a new generation, but not again and again.
 _RENEW_AGAIN_S = 30.0
+# When a transcript is looked at again that the daemon cannot read.
+_UNREADABLE_S = 30.0
 
 Reading = Callable[[str, str | None, int | None, int], Awaitable[FoundBytes]]
 
@@ -87,6 +89,7 @@ class PeerFeed:
         self._has_work, self._is_asked, self._retry = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._unsure: set[str] = set()  # published, perhaps: the peer may have more than is known
         self._renewed_at: dict[str, float] = {}
+        self._unreadable: dict[str, str] = {}  # why, as it was said
         self._told = ""
 
     # What others tell.
@@ -183,9 +186,22 @@ class PeerFeed:
         del self._dirty[session]
         try:
             await self._publish_new(session)
-        except BaseException:
-            self._dirty[session] = None
-            raise
+        except BaseException as error:
+            if not self._is_of_one(session, error):
+                self._dirty[session] = None
+                raise
+            asyncio.get_running_loop().call_later(_UNREADABLE_S, self.mark, session)
+        else:
+            self._unreadable.pop(session, None)
+        return True
+
+    def _is_of_one(self, session: str, error: BaseException) -> bool:
+        """Whether the error is about this transcript alone, so that the others need not wait for it."""
+        if not isinstance(error, RpcError) or error.slug != "storage":
+            return False
+        if self._unreadable.get(session) != error.message:
+            self._unreadable[session] = error.message
+            log.warning("a session waits to be sent", machine=self.peer, session=session, reason=error.message)
         return True
 
     async def _publish_new(self, session: str) -> None:
@@ -277,9 +293,10 @@ class PeerFeed:
         request = self._requests.pop(session)
         try:
             await self._answer(request)
-        except BaseException:
-            self._requests.setdefault(session, request)
-            raise
+        except BaseException as error:
+            if not self._is_of_one(session, error):  # else the peer asks again
+                self._requests.setdefault(session, request)
+                raise
         return True
 
     async def _answer(self, request: CopyRequest) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.jumping_loop import run_jumping
 from support.link_stand_ins import run_until, settle
 
 from sessiond.link import copy_asker
@@ -87,26 +87,6 @@ def test_what_comes_before_the_reply_ends_the_question_and_not_the_link(
         running.cancel()
 
     run_until(body)
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to the next moment for which something waits."""
-
-    ahead = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead
-
-    def _run_once(self) -> None:
-        if not self._ready:  # type: ignore[attr-defined]
-            moments = [one.when() for one in self._scheduled if not one.cancelled()]  # type: ignore[attr-defined]
-            self.ahead += max(0.0, min(moments, default=0.0) - self.time())
-        super()._run_once()  # type: ignore[misc]
-
-
-def run_jumping(body: Callable[[], Awaitable[None]]) -> None:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(body())  # type: ignore[arg-type]
 
 
 def test_a_machine_that_stays_busy_is_asked_for_rows_once_a_second() -> None:
