@@ -56,6 +56,8 @@ class RangeAnswer:
     async def _send_ranges(self, at: int, end: int) -> None:
         next_at = at
         while at < end:
+            if not self._reading:
+                next_at = at  # of what was read last there may be less than was asked for
             while next_at < end and len(self._reading) < self._read_at_once:
                 begin = max(0, next_at - self._overlap_bytes)
                 self._reading.append(asyncio.create_task(self._read_timed(begin)))
@@ -65,9 +67,8 @@ class RangeAnswer:
                 return
             if found.size < at:
                 raise OtherContent
-            if found.begin > at:  # the one before it was shorter than it might be
+            if found.begin > at:  # the one before it was shorter
                 await _cancel(self._reading)
-                next_at = at
                 continue
             if took_s > _BUSY_S:
                 await asyncio.sleep(min(took_s, _MAX_PAUSE_S))
