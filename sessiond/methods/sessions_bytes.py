@@ -54,6 +54,7 @@ async def handle(ctx: Context, params: SessionsBytesParams) -> SessionsBytesResu
     if session is None or session.entry.attends is not None:
         raise no_such_session(params.session_id)
     await ctx.reserve(params.max_bytes)
+    ctx.services.search_index.note_copying()
     entry = session.entry
     found = await read_range(store, session, params.cursor, params.max_bytes, params.at)
     return SessionsBytesResult(

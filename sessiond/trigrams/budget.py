@@ -1,7 +1,7 @@
 """Which part of a core building the index takes, and when it rests. Knows no index.
 
 Work goes on in slices in a worker thread. Each is followed by a rest that is as long as the configured share asks for,
-and longer while sessions are written to.
+and longer while sessions are written to or copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sessiond.tasks import let_others_run
 _SLICE_S = 0.01
 # After so much of it others have their turn.
 _PIECE_S = 0.0008
-# A daemon that wrote within this time is busy: then building delays few of its answers.
+# A daemon that wrote, or let a session be copied, within this time is busy: then building delays few of its answers.
 _BUSY_S, _BUSY_FACTOR = 0.1, 10
 
 
@@ -29,12 +29,12 @@ class BuildBudget:
 
     def __init__(self, share: Callable[[], float], cpu_s: Callable[[], float] = time.thread_time) -> None:
         self._share, self._cpu_s = share, cpu_s
-        self._written_at = -math.inf
+        self._active_at = -math.inf
         self._is_stopping = False
 
-    def note_write(self) -> None:
-        """A session was written to just now."""
-        self._written_at = trio.current_time()
+    def note_activity(self) -> None:
+        """A session was written to just now, or another machine copies one."""
+        self._active_at = trio.current_time()
 
     def stop(self) -> None:
         """Let a slice that goes on end at once."""
@@ -54,5 +54,5 @@ class BuildBudget:
 
     async def rest(self, used_s: float) -> None:
         """Rest after a slice that took so many seconds of a core."""
-        is_busy = trio.current_time() - self._written_at < _BUSY_S
+        is_busy = trio.current_time() - self._active_at < _BUSY_S
         await trio.sleep(used_s / self._share() * (_BUSY_FACTOR if is_busy else 1) - used_s)

@@ -113,7 +113,7 @@ class TrigramIndex:
 
     def entry_changed(self, session: Session) -> None:
         """A session was added, or its entry changed."""
-        self._budget.note_write()
+        self._budget.note_activity()
         now = trio.current_time()
         for one in (self._current, self._next):
             if one is not None and one.coverage.note(session, now):
@@ -124,6 +124,12 @@ class TrigramIndex:
         for one in (self._current, self._next):
             if one is not None:
                 one.coverage.drop(session)
+
+    # For who copies sessions.
+
+    def note_copying(self) -> None:
+        """Somebody reads a whole session now, for whom the processor is needed."""
+        self._budget.note_activity()
 
     # For the owner.
 

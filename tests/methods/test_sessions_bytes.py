@@ -238,6 +238,16 @@ def test_a_mebibyte_is_the_most_that_one_answer_has(shared: Daemon) -> None:
     assert [(one["to"], len(base64.b64decode(one["data"]))) for one in got] == [(2**20, 2**20)] * 2
 
 
+async def test_the_search_index_rests_while_a_session_is_copied(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        await client.say("main", "hello")
+        session_id, _ = _file(daemon)
+        told: list[bool] = []
+        daemon.services.search_index.note_copying = lambda: told.append(True)  # type: ignore[method-assign]
+        await _copy(client, session_id, 1000)
+        assert told
+
+
 @given(text=st.text())
 def test_whatever_a_cursor_says_it_is_parsed_or_refused(text: str) -> None:
     for shown in (text, f"bytes:{text}", f"bytes:1-{text}"):

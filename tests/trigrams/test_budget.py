@@ -1,4 +1,4 @@
-"""Building the index takes its share of a core, and a tenth of that while sessions are written to."""
+"""Building the index takes its share of a core, and a tenth of that while sessions are written to or copied."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def cpu_clock(step_s: float = 1 / 1024) -> Callable[[], float]:
     return lambda: next(ticks) * step_s
 
 
-async def test_building_takes_a_tenth_of_a_core_and_a_hundredth_while_sessions_are_written_to(
-    tmp_path: Path, autojump_clock: None
+@pytest.mark.parametrize("is_copied", [False, True])
+async def test_building_takes_a_tenth_of_a_core_and_a_hundredth_while_sessions_are_written_to_or_copied(
+    tmp_path: Path, autojump_clock: None, is_copied: bool
 ) -> None:
     write_session(tmp_path, "s0", [message(FILLER, T + place) for place in range(200)])
     slices: list[tuple[float, float]] = []
@@ -36,7 +37,10 @@ async def test_building_takes_a_tenth_of_a_core_and_a_hundredth_while_sessions_a
         began, result = trio.current_time(), function(*args)
         if function.__name__ == "run_slice":
             if len(slices) in written:
-                index.entry_changed(session)
+                if is_copied:
+                    index.note_copying()
+                else:
+                    index.entry_changed(session)
             slices.append((began, result[1]))
         return result
 
