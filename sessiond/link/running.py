@@ -51,6 +51,8 @@ log = structlog.get_logger("sessiond.link")
 PING, BYE = "ping", "bye"
 # How often the status is written at most.
 _STATUS_S = 1.0
+# How often it is put together at most where nothing of it is new.
+_UNCHANGED_S = 0.1
 # For how long a link that ends waits for others to hear of it.
 _BYE_S = 0.5
 
@@ -290,9 +292,11 @@ class RunningLink:
         file = StatusFile(self._store)
         while True:
             status = await self._status()
-            if await asyncio.get_running_loop().run_in_executor(None, file.write, status):
+            is_new = await asyncio.get_running_loop().run_in_executor(None, file.write, status)
+            if is_new:
                 self._say_status(status.in_a_line)
-                await asyncio.sleep(_STATUS_S)  # a thousand commands are a few lines
+            # A thousand commands are a few lines, and a thousand parts are counted now and then.
+            await asyncio.sleep(_STATUS_S if is_new else _UNCHANGED_S)
             await self._status_due.wait()
             self._status_due.clear()
 

@@ -15,6 +15,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -231,13 +232,34 @@ def check_clock(difference_s: float | None) -> Iterator[ServerFinding]:
 async def _check_stream(
     client: ServerClient, settings: ServerSettings, monitoring: Monitoring | None
 ) -> list[ServerFinding]:
-    answer = await _ask(client, f"$JS.API.STREAM.INFO.{settings.stream}")
+    asked = f"$JS.API.STREAM.INFO.{settings.stream}"
+    answer = await _ask(client, asked)
     if isinstance(answer, str):
         if monitoring is None or monitoring.stream is None:
             hint = "it may not ask for it; check as the administrator, or name the monitoring port with --monitor"
             return [ServerFinding("ok", f"stream {settings.stream}", "its limits cannot be seen by this machine", hint)]
         answer = monitoring.stream
+    elif "error" not in answer and _is_nearly_full(answer):
+        # Not before: it is a line for each session and command.
+        detailed = await _ask(client, asked, payload=b'{"subjects_filter": ">"}')
+        answer = detailed if isinstance(detailed, dict) and "state" in detailed else answer
     return [*judge_stream(settings.stream, answer)]
+
+
+def _is_nearly_full(answer: Mapping[str, Any]) -> bool:
+    most = answer["config"].get("max_bytes") or -1
+    return bool(most > 0 and answer["state"]["bytes"] >= _NEARLY_FULL * most)
+
+
+def say_whose(subjects: Mapping[str, int]) -> str:
+    """From whom and for whom most of the messages are, by how many there are of each subject; empty for none."""
+    found: list[str] = []
+    for word, at in (("from", 1), ("for", 2)):
+        counts = Counter[str]()
+        for subject, count in subjects.items():
+            counts[quote(subject.split(".")[at]).strip("'") if subject.count(".") > at else "?"] += count
+        found += [f"{count} of them are {word} {name}" for name, count in counts.most_common(1)]
+    return ", ".join(found)
 
 
 def judge_stream(name: str, answer: Mapping[str, Any]) -> Iterator[ServerFinding]:
@@ -256,11 +278,13 @@ def judge_stream(name: str, answer: Mapping[str, Any]) -> Iterator[ServerFinding
     if most <= 0:
         hint = "give it one with --max-bytes, or it fills the disk, and then nothing is answered"
         yield ServerFinding("warn", thing, "has no limit in bytes", f"{MAKE_THEM}; {hint}")
-    elif used >= _NEARLY_FULL * most:
+    elif _is_nearly_full(answer):
         what = f"{used / 1e6:.0f} of {most / 1e6:.0f} MB are used; when it is full, nothing more is sent"
-        yield ServerFinding(
-            "warn", thing, what, "see which machine has been away for long, or give it more with --max-bytes"
-        )
+        whose = say_whose(answer["state"].get("subjects") or {})
+        if whose:
+            what += f"; it has {pluralize(int(answer['state']['messages']), 'message')}, {whose}"
+        hint = "see which machine has been away for long, or give it more with --max-bytes; a machine that floods it: "
+        yield ServerFinding("warn", thing, what, hint + 'machines.md, "A hostile machine"')
     elif not left:
         kept = pluralize(int(answer["state"]["messages"]), "message")
         yield ServerFinding("ok", thing, f"{used / 1e6:.0f} of {most / 1e6:.0f} MB, {kept} on the way")
@@ -315,10 +339,12 @@ _DENIED: Final = "this machine may not ask for it"
 _SILENT: Final = "the server does not answer"
 
 
-async def _ask(client: ServerClient, subject: str, patience_s: float = _ANSWER_S) -> dict[str, Any] | str:
+async def _ask(
+    client: ServerClient, subject: str, patience_s: float = _ANSWER_S, *, payload: bytes = b""
+) -> dict[str, Any] | str:
     """What is answered, or why it is not."""
     denied = client.watch_denial(subject)
-    asking = asyncio.ensure_future(client.request(subject, b"", timeout=patience_s))
+    asking = asyncio.ensure_future(client.request(subject, payload, timeout=patience_s))
     try:
         await asyncio.wait((asking, denied), return_when=asyncio.FIRST_COMPLETED)
         if denied.done():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nats.js import api
 from nats.js.errors import NoStreamResponseError
 from support.nats_server import Mode, NatsServer
@@ -12,6 +14,7 @@ from support.sampling import pick
 
 from sessiond.link.connecting import ServerSettings, connect_once
 from sessiond.link.failures import BusError
+from sessiond.link.server_check import check, say_whose
 from sessiond.link.server_setup import (
     MAX_AGE_S,
     MAX_BYTES,
@@ -174,3 +177,28 @@ def test_what_nobody_would_take_is_not_kept_and_an_older_stream_learns_it(nats_s
         await client.end()
 
     asyncio.run(test())
+
+
+def test_of_a_stream_that_is_nearly_full_it_is_said_whose_messages_it_has(nats_server: type[NatsServer]) -> None:
+    server = nats_server("open", "lap", "mars", "moon").start()
+
+    async def test() -> tuple[str, str]:
+        await set_up(server.settings(), server.machines, max_bytes=100_000)
+        client = await connect_once(server.settings())
+        js = client.jetstream()
+        for number in range(7):
+            await js.publish(f"x.lap.mars.rec.{number}", bytes(10_000))
+        [before] = [one.level for one in await check(server.settings(), [], None) if one.thing == "stream X"]
+        await js.publish("x.moon.mars.cmd.0", bytes(10_000))
+        [after] = [one.what for one in await check(server.settings(), [], None) if one.thing == "stream X"]
+        await client.end()
+        return before, after
+
+    before, after = asyncio.run(test())
+    assert before == "ok"
+    assert after.endswith("; it has 8 messages, 7 of them are from lap, 8 of them are for mars")
+
+
+@given(st.dictionaries(st.text(".xa\x1b\n", max_size=8), st.integers(0, 9)))
+def test_whatever_subjects_the_server_names_a_sentence_comes_of_them(subjects: dict[str, int]) -> None:
+    assert say_whose(subjects).isprintable()
