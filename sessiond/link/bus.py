@@ -23,19 +23,11 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js.errors import APIError
 
-from sessiond.errors import quote
-from sessiond.link.connecting import (
-    ServerClient,
-    ServerSettings,
-    check_answer,
-    denied_subject,
-    in_words,
-    make_client,
-    options_of,
-    server_facts,
-)
+from sessiond.errors import quote, shorten
+from sessiond.link.connecting import ServerSettings, in_words, make_client, options_of, server_facts
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.question_lanes import Answerer, QuestionLane
+from sessiond.link.server_client import ServerClient, check_answer, denied_subject
 from sessiond.link.subjects import Address, Kind, ask_subject, consumer_name, deliver_subject, parse_subject
 
 # A publish that was not answered may have arrived: it is sent again under the same id. The library would wait for ever
@@ -44,6 +36,8 @@ PUBLISH_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 5.0
 # At first a server that is only restarted is back soon; one that is away for days must not cost two wake-ups a second.
 _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
+# A connection that ends earlier is one more attempt: a server may let a machine in and hang up again and again.
+_STEADY_S: Final = 10.0
 # Whether the consumers are still there is asked this often: nothing says that they were deleted.
 _LOOK_AGAIN_S: Final = 300.0
 _MOST_DENIED: Final = 64
@@ -118,7 +112,7 @@ class Bus:
         self._queues: dict[Kind, asyncio.Queue[Arrival]] = {}
         self._lanes: list[QuestionLane] = []
         self._client: ServerClient | None = None
-        self._attempts = 0
+        self._attempts, self._found_at = 0, 0.0
         self._is_over = False
         # When the server said that it refuses a subject: it never answers the publish itself.
         self._denied: OrderedDict[str, float] = OrderedDict()
@@ -221,7 +215,10 @@ class Bus:
         client, closed = make_client(self._settings), asyncio.Event()
         try:
             await _cancellable(self._connect(client, options, closed))
-            while not closed.is_set():
+            attempts = -1
+            # One that has not even tried to connect since the last look never will.
+            while not closed.is_set() and (client.is_connected or self._attempts != attempts):
+                attempts = self._attempts
                 await self.look()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_AGAIN_S):
@@ -240,15 +237,16 @@ class Bus:
             if client.is_connected:
                 self._note(error)
             else:
-                client.options["reconnect_time_wait"] = _RETRY_S[min(self._attempts, len(_RETRY_S) - 1)]
-                self._attempts += 1
+                self._wait_longer(client)
                 self._lose(in_words(error, self._settings).message)
 
         async def on_loss() -> None:
+            if time.monotonic() - self._found_at > _STEADY_S:
+                self._attempts = 0
+            self._wait_longer(client)
             self._lose(f"the connection to the server {self._settings.address} was lost")
 
         async def on_return() -> None:
-            client.options["reconnect_time_wait"] = _RETRY_S[0]
             self._find(client)
 
         async def on_close() -> None:
@@ -284,8 +282,13 @@ class Bus:
         await client.subscribe(subject, cb=take, pending_bytes_limit=_ARRIVAL_BYTES)
 
     def _find(self, client: ServerClient) -> None:
-        self._attempts = 0
-        self._change(BusState(connected=True, server_version=str(server_facts(client).get("version", ""))))
+        self._found_at = time.monotonic()
+        version = shorten(str(server_facts(client).get("version", "")))
+        self._change(BusState(connected=True, server_version=version))
+
+    def _wait_longer(self, client: ServerClient) -> None:
+        client.options["reconnect_time_wait"] = _RETRY_S[min(self._attempts, len(_RETRY_S) - 1)]
+        self._attempts += 1
 
     def _lose(self, why: str | None) -> None:
         self._change(BusState(connected=False, trouble=why or self.state.trouble))
@@ -303,8 +306,11 @@ class Bus:
             self._denied[subject] = time.monotonic()
             while len(self._denied) > _MOST_DENIED:
                 self._denied.popitem(last=False)
-            words = f'the server does not let {self._settings.name} {verb} to {subject}; see "sessiond link admin"'
-            self._change(msgspec.structs.replace(self.state, trouble=words))
+            words = (
+                f'the server does not let {self._settings.name} {verb} to {shorten(subject)}; see "sessiond link admin"'
+            )
+            if not self.state.trouble:  # it may say so of another subject a thousand times a second
+                self._change(msgspec.structs.replace(self.state, trouble=words))
 
     def _usable_client(self) -> ServerClient:
         if self._client is None or not self._client.is_connected:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import re
 import socket
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,6 +17,7 @@ from nats.aio.client import Client
 from sessiond.config.link import DEFAULT_PORT, LinkConfig
 from sessiond.errors import quote, reason_of, shorten
 from sessiond.link.failures import BusError, LinkError
+from sessiond.link.server_client import ServerClient
 from sessiond.link.subjects import inbox_of
 
 # A dead connection is noticed after two pings without an answer. The library's own two minutes are long for a laptop
@@ -28,7 +26,6 @@ PING_INTERVAL_S: Final = 10
 CONNECT_TIMEOUT_S: Final = 5
 # What is sent while the connection is away for a moment; more is refused, and its sender keeps it.
 PENDING_BYTES: Final = 16 << 20
-_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -64,72 +61,6 @@ def settings_of(link: LinkConfig) -> ServerSettings:
         key=link.key,
         nkey_seed=link.nkey_seed,
     )
-
-
-class ServerClient(Client):
-    """nats-py's client, which with `tls://` says nothing to a server that offers no TLS.
-
-    The library encrypts when the server asks for it. Whoever stands between could take that line away.
-    """
-
-    wants_tls = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._watched: dict[str, asyncio.Future[None]] = {}
-
-    def watch_denial(self, subject: str) -> asyncio.Future[None]:
-        """Done when the server says that the subject is forbidden: what was published there is answered by nobody."""
-        watching = self._watched[subject.lower()] = asyncio.get_running_loop().create_future()
-        return watching
-
-    async def end(self) -> None:
-        """Close it, also where it was never let in: the library leaves the socket of such a connection open."""
-        with contextlib.suppress(nats.errors.Error, OSError):  # something was still to be sent, and the server is gone
-            await self.close()
-        for writer in (getattr(self._transport, name, None) for name in ("_io_writer", "_bare_io_writer")):
-            if writer is not None:
-                writer.transport.abort()
-        await asyncio.sleep(0)  # the loop closes it in its next round
-
-    def note(self, error: Exception) -> None:
-        """An error that came beside the answers."""
-        denied = denied_subject(error)
-        watching = self._watched.pop(denied[1], None) if denied else None
-        if watching is not None and not watching.done():
-            watching.set_result(None)
-
-    def _connect_command(self) -> bytes:
-        info: dict[str, Any] = self._server_info
-        if self.wants_tls and not info.get("tls_required"):
-            raise nats.errors.SecureConnWantedError
-        return super()._connect_command()
-
-
-class BadAnswerError(nats.errors.Error):
-    """What came is no answer of a nats-server."""
-
-    def __str__(self) -> str:
-        return "it answers what no nats-server does"
-
-
-@contextlib.contextmanager
-def check_answer() -> Iterator[None]:
-    """BadAnswerError where the server's answer breaks the library, which looks at nothing that it takes out of one."""
-    try:
-        yield
-    except (nats.errors.Error, OSError):  # a certificate that cannot be verified is a ValueError as well
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise BadAnswerError from None
-
-
-def denied_subject(error: Exception) -> tuple[str, str] | None:
-    """`publish` or `subscribe`, and the subject that the server's permissions refuse, in lower case, as the library has
-    it; None for any other error.
-    """
-    found = _DENIED.search(str(error))
-    return None if found is None else ("publish" if found[1].lower() == "publish" else "subscribe", found[2].lower())
 
 
 def server_facts(client: Client) -> dict[str, Any]:

@@ -26,9 +26,10 @@ from cryptography import x509
 from nats.js import api
 
 from sessiond.errors import pluralize, quote, reason_of
-from sessiond.link.connecting import ServerClient, ServerSettings, connect_once, peer_certificate, server_facts
+from sessiond.link.connecting import ServerSettings, connect_once, peer_certificate, server_facts
 from sessiond.link.envelope import MAX_MESSAGE_BYTES
 from sessiond.link.failures import LinkError
+from sessiond.link.server_client import ServerClient
 from sessiond.link.server_setup import differences, wanted_consumer, wanted_stream
 from sessiond.link.subjects import KINDS, Kind, ask_subject, consumer_name
 
