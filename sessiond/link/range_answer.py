@@ -54,11 +54,11 @@ class RangeAnswer:
             await _cancel(self._sending)
 
     async def _send_ranges(self, at: int, end: int) -> None:
-        next_at = at
+        next_at, most = at, 1  # most sessions are shorter than a range: nothing is read ahead before the first one
         while at < end:
             if not self._reading:
                 next_at = at  # of what was read last there may be less than was asked for
-            while next_at < end and len(self._reading) < self._read_at_once:
+            while next_at < end and len(self._reading) < most:
                 begin = max(0, next_at - self._overlap_bytes)
                 self._reading.append(asyncio.create_task(self._read_timed(begin)))
                 next_at = begin + RANGE_BYTES
@@ -78,6 +78,7 @@ class RangeAnswer:
             at = found.to
             if at >= found.size:
                 return
+            end, most = min(end, found.size), self._read_at_once
 
     async def _read_timed(self, at: int) -> tuple[FoundBytes | None, float]:
         loop = asyncio.get_running_loop()

@@ -21,12 +21,13 @@ class Original:
     def __init__(self, size: int, *, read_at_once: int = READ_AT_ONCE, longest: int = RANGE_BYTES) -> None:
         self.size, self.longest = size, longest
         self.sent: list[tuple[int, int]] = []
-        self.reading = self.sending = self.most_reading = self.most_sending = 0
+        self.reads = self.reading = self.sending = self.most_reading = self.most_sending = 0
         self.withheld_from = size + 1
         self.failing_from = size + 1
         self.answer = RangeAnswer(self._read, self._send, overlap_bytes=OVERLAP_BYTES, read_at_once=read_at_once)
 
     async def _read(self, at: int) -> FoundBytes | None:
+        self.reads += 1
         self.reading += 1
         self.most_reading = max(self.most_reading, self.reading)
         try:
@@ -92,6 +93,13 @@ def test_ranges_are_read_ahead_while_others_are_on_their_way() -> None:
     original = Original(12 * RANGE_BYTES)
     original.send_between(0, 12 * RANGE_BYTES)
     assert (original.most_reading, original.most_sending) == (READ_AT_ONCE, SENT_AT_ONCE)
+
+
+@pytest.mark.parametrize(("size", "reads"), [(0, 1), (1000, 1), (RANGE_BYTES, 1), (RANGE_BYTES + 1, 2)])
+def test_nothing_is_read_behind_the_end(size: int, reads: int) -> None:
+    original = Original(size)
+    original.send_between(0, 8 * RANGE_BYTES)
+    assert original.reads == reads
 
 
 def test_what_is_withheld_ends_it_and_what_was_read_before_is_sent() -> None:
