@@ -7,6 +7,7 @@ bytes again whether the session is exported, by the label and the folder that ca
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -45,6 +46,10 @@ _RENEW_AGAIN_S = 30.0
 # When a transcript is looked at again that the daemon cannot read.
 _UNREADABLE_S = 30.0
 
+# All rows of ten thousand sessions take the daemon and the link a second. A peer that asks for them again and again has
+# them a tenth of the time.
+_ROWS_REST, _MAX_ROWS_REST_S = 9, 30.0
+
 Reading = Callable[[str, str | None, int | None, int], Awaitable[FoundBytes]]
 
 
@@ -75,6 +80,7 @@ class PeerFeed:
         self._read, self._exports = read, exports
         self._overlap_bytes = overlap_bytes
         self._dirty: dict[str, None] = {}
+        self._rows_again_at = 0.0
         self._rows = PeerRows(
             peer,
             sessions,
@@ -132,6 +138,8 @@ class PeerFeed:
 
     def take_rows_request(self, request: RowsRequest) -> Promise:
         self._rows.begin_after(request.counter)
+        if asyncio.get_running_loop().time() < self._rows_again_at:
+            return Promise(busy=True)
         for session, facts in self._sessions.all.items():
             if self._exports(facts):
                 self._rows.want(session, head=request.heads)
@@ -178,7 +186,7 @@ class PeerFeed:
 
     async def _publish_next(self) -> bool:
         if self._rows:
-            await self._rows.send_all()
+            await self._send_rows()
             return True
         session = next(iter(self._dirty), None)
         if session is None:
@@ -203,6 +211,18 @@ class PeerFeed:
             self._unreadable[session] = error.message
             log.warning("a session waits to be sent", machine=self.peer, session=session, reason=error.message)
         return True
+
+    async def _send_rows(self) -> None:
+        """All that are due. While they are being sent, and for a while, the peer need not ask for them."""
+        loop = asyncio.get_running_loop()
+        began, self._rows_again_at = loop.time(), math.inf
+        try:
+            await self._rows.send_all()
+        except BaseException:
+            self._rows_again_at = 0.0
+            raise
+        now = loop.time()
+        self._rows_again_at = now + min(_ROWS_REST * (now - began), _MAX_ROWS_REST_S)
 
     async def _publish_new(self, session: str) -> None:
         place = self._place(session)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support.link_stand_ins import settle
 from support.patience import PATIENCE_S
 
 from sessiond.config.link import ExportRule, PeerConfig
+from sessiond.link.envelope import PeerMessage
 from sessiond.link.failures import BusError
-from sessiond.link.ranges import MAX_ROWS, RowsFields
+from sessiond.link.ranges import MAX_ROWS, Promise, RowsFields
 from sessiond.link.sent_places import SentPlaces
 from sessiond.link.shares import SharesFile
 from sessiond.link.transcript_publisher import TranscriptPublisher
@@ -21,6 +24,20 @@ from sessiond.methods.sessions_heads import MAX_HEADS
 PEERS = {"mars": PeerConfig(name="mars", key="k" * 20, export=(ExportRule(agents=("ops",)),))}
 
 LINE = b'{"type":"session"}\n'
+
+
+def publisher_of(daemon: LateDaemon, courier: Any, places: SentPlaces, store: Path) -> TranscriptPublisher:
+    return TranscriptPublisher(
+        daemon,
+        courier,
+        places,
+        SharesFile(store),
+        PEERS,
+        agents={"ops"},
+        byte_door=daemon,
+        drop=lambda _: None,
+        wall_ms=lambda: 1,
+    )
 
 
 class LateDaemon:
@@ -82,6 +99,7 @@ class KeepingCourier:
         self.count, self.refusals = count, refusals
         self.sent: list[tuple[RowsFields, bytes]] = []
         self.is_full = asyncio.Event()
+        self.while_sending: Callable[[], Awaitable[None]] | None = None
 
     async def send(
         self, peer: str, kind: Any, identity: str, fields: Any = None, payload: bytes = b"", **more: Any
@@ -91,6 +109,8 @@ class KeepingCourier:
         if self.refusals:
             self.refusals -= 1
             raise BusError("timeout", "no answer")
+        if self.while_sending is not None:
+            await self.while_sending()
         self.sent.append((fields, payload))
         if len(self.sessions) >= self.count:
             self.is_full.set()
@@ -114,17 +134,7 @@ def test_the_heads_of_many_sessions_take_a_question_for_each_message_of_rows(tmp
 
     async def start() -> KeepingCourier:
         courier, places = KeepingCourier(count, refusals), SentPlaces(tmp_path)
-        publisher = TranscriptPublisher(
-            daemon,
-            courier,
-            places,
-            SharesFile(tmp_path),
-            PEERS,
-            agents={"ops"},
-            byte_door=daemon,
-            drop=lambda _: None,
-            wall_ms=lambda: 1,
-        )
+        publisher = publisher_of(daemon, courier, places, tmp_path)
         publisher.greet()
         running = asyncio.create_task(publisher.run())
         await asyncio.wait_for(courier.is_full.wait(), PATIENCE_S)
@@ -143,22 +153,45 @@ def test_the_heads_of_many_sessions_take_a_question_for_each_message_of_rows(tmp
         assert daemon.asked == [MAX_ROWS, MAX_ROWS, 1]
 
 
+def test_who_asks_for_all_rows_while_they_are_being_sent_is_told_to_ask_later(tmp_path: Path) -> None:
+    count = 2 * MAX_ROWS
+    daemon, replies = HeadsDaemon(count), list[object]()
+    asked = PeerMessage("mars", "lap", "req", "rows:1", b'{"heads":true}', b"", False)
+
+    async def start() -> KeepingCourier:
+        courier, places = KeepingCourier(count), SentPlaces(tmp_path)
+        publisher = publisher_of(daemon, courier, places, tmp_path)
+
+        async def ask() -> None:
+            replies.append(await publisher.answer_rows(asked))
+
+        courier.while_sending = ask
+        publisher.greet()
+        running = asyncio.create_task(publisher.run())
+        await asyncio.wait_for(courier.is_full.wait(), PATIENCE_S)
+        courier.while_sending = None
+        assert len(courier.sent) == 2
+        async with asyncio.timeout(PATIENCE_S):
+            while await publisher.answer_rows(asked) == (Promise(busy=True), b""):
+                await settle()
+            while len(courier.sent) < 4:
+                await settle()
+        running.cancel()
+        await asyncio.wait([running])
+        places.close()
+        return courier
+
+    courier = asyncio.run(start())
+    assert replies == [(Promise(busy=True), b"")] * 2
+    assert [len(fields.rows) for fields, _ in courier.sent] == [MAX_ROWS] * 4
+
+
 def test_at_the_start_the_list_is_read_once(tmp_path: Path) -> None:
     daemon = LateDaemon()
 
     async def start() -> None:
         places = SentPlaces(tmp_path)
-        publisher = TranscriptPublisher(
-            daemon,
-            DeafCourier(),
-            places,
-            SharesFile(tmp_path),
-            PEERS,
-            agents={"ops"},
-            byte_door=daemon,
-            drop=lambda _: None,
-            wall_ms=lambda: 1,
-        )
+        publisher = publisher_of(daemon, DeafCourier(), places, tmp_path)
         running = asyncio.create_task(publisher.run())
         await asyncio.wait_for(daemon.is_awaited.wait(), PATIENCE_S)
         publisher.greet()  # as for each connection, before others use it
