@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from sessiond.errors import StorageError, reason_of
 from sessiond.link.copy_states import Change, CopyStates
+from sessiond.link.failures import LinkError
 from sessiond.link.ranges import RANGE_BYTES, ByteSpan, CopyState, judge
 from sessiond.store import dirfd, layout, opening
 
@@ -87,7 +88,9 @@ class _Batch(contextlib.ExitStack):
 
 
 class MachineFolder:
-    """`trouble` is why a range was refused lately, in words; empty if none was."""
+    """`trouble` is why a range was refused lately, in words; empty if none was. LinkError where the folder cannot be
+    used.
+    """
 
     def __init__(
         self,
@@ -104,8 +107,12 @@ class MachineFolder:
         self._states = states
         self._known = states.of_machine(machine)
         self._max_bytes, self._free_bytes, self._max_sessions = max_bytes, free_bytes, max_sessions
-        with dirfd.closing(dirfd.open_root(store)) as root_fd:
-            self._fd = opening.open_folder(root_fd, (layout.MACHINES, machine))
+        try:
+            with dirfd.closing(dirfd.open_root(store)) as root_fd:
+                self._fd = opening.open_folder(root_fd, (layout.MACHINES, machine))
+        except OSError as error:
+            place = f"{layout.MACHINES}/{machine} in the store {store}"
+            raise LinkError(f"{place} cannot be used: {reason_of(error)}; a folder has to be there") from None
         self._bytes = self._clean_up()
 
     def close(self) -> None:
