@@ -6,6 +6,7 @@ Reads no files. Knows entries: an entry says how a file was when the fold read i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -137,13 +138,13 @@ class Coverage:
 
     def take(self, now: float) -> list[IndexJob]:
         """The files to be indexed next; none where nothing is due."""
-        while self._resting and next(iter(self._resting.values())) <= now:
-            session = next(iter(self._resting))
+        # As many as are taken, and both tables are gone over once: their beginning may be 100,000 that were deleted.
+        rested = [session for session, due in islice(self._resting.items(), _MOST_JOBS) if due <= now]
+        for session in rested:
             del self._resting[session]
             self.due[session] = None
         jobs: list[IndexJob] = []
-        while self.due and len(jobs) < _MOST_JOBS:
-            session = next(iter(self.due))
+        for session in list(islice(self.due, _MOST_JOBS)):
             del self.due[session]
             is_doubted = session in self._doubted
             self._doubted.pop(session, None)
@@ -151,6 +152,8 @@ class Coverage:
             jobs.append(
                 IndexJob(session, session.folder, session.file_name, path, entry.file, session.epoch, is_doubted)
             )
+        # An empty table keeps the memory of what it had.
+        self.due, self._resting = self.due or {}, self._resting or {}
         return jobs
 
     def apply(self, job: IndexJob, row: FileRow) -> None:

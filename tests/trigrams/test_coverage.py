@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from msgspec.structs import replace
+
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
 from sessiond.store.folder import Folder
@@ -51,3 +55,29 @@ def test_only_what_is_due_sooner_than_all_else_has_to_be_told() -> None:
     coverage.drop(first)
     coverage.drop(second)
     assert coverage.note(second, 1031.0)
+
+
+def test_of_many_that_have_rested_only_those_are_looked_at_that_are_taken() -> None:
+    coverage = Coverage()
+    sessions = [short(number) for number in range(200)]
+    for session in sessions:
+        coverage.note(session, 1000.0)
+    taken = []
+    while jobs := coverage.take(1000 + REST_S):
+        assert not coverage.due
+        taken.append([job.session for job in jobs])
+    assert [len(some) for some in taken] == [64, 64, 64, 8]
+    assert [*chain.from_iterable(taken)] == sessions
+
+
+def test_what_has_rested_is_indexed_although_more_becomes_due_all_the_time() -> None:
+    coverage = Coverage()
+    rested = short(0)
+    coverage.note(rested, 1000.0)
+    for number in range(1, 200):
+        session = short(number)
+        session.entry = replace(session.entry, file=replace(session.entry.file, bytes=100_000, folded_to=100_000))
+        coverage.note(session, 1000.0)
+    taken = [coverage.take(1000 + REST_S) for _ in range(4)]
+    assert [len(jobs) for jobs in taken] == [64, 64, 64, 8]
+    assert taken[-1][-1].session is rested
