@@ -58,6 +58,10 @@ class BusState(msgspec.Struct, frozen=True):
     server_version: str | None = None
     trouble: str | None = None
 
+    def is_back_after(self, before: BusState) -> bool:
+        """Whether it is connected anew; a trouble that comes or goes while it is connected does not make it so."""
+        return self.connected and not before.connected
+
 
 class Arrival:
     """A message of the stream. It comes again after 30 seconds unless it is acknowledged."""

@@ -28,6 +28,7 @@ from sessiond.link.failures import LinkError
 from sessiond.link.ledger_thread import LedgerThread
 from sessiond.link.owner_door import OwnerDoor
 from sessiond.link.paced_log import PacedLog
+from sessiond.link.refusals import why_not_found, why_refused
 
 log = structlog.get_logger("sessiond.link")
 
@@ -254,7 +255,8 @@ class Executor:
             try:
                 sent = await self._peers.call(peer, "sessions_send", {"label": command.target, **common})
             except RpcError:
-                raise error from None
+                words = why_not_found(self._name, peer.name, command.target, error)
+                raise RpcError(error.code, error.slug, words, error.data) from None
         return sent["runId"], sent["sessionKey"]
 
     def _watch(self, entry: LedgerEntry) -> None:
@@ -350,23 +352,6 @@ class Executor:
                 await self._owner.call("chat.abort", sessionKey=entry.session_key, runId=entry.run_id)
         finally:
             self._aborting.discard((entry.peer, entry.id))
-
-
-def why_refused(here: str, sender: str, peer: PeerConfig | None, command: MachineCommand) -> str | None:
-    """Why the configuration of this machine lets the sender do nothing of the kind; None where the daemon decides.
-
-    Read on the sender's machine, by people who may never have seen the configuration here.
-    """
-    if peer is None:
-        return f"{here} does not know {sender} any more; who is to send there again has to be in its [[link.peers]]"
-    table = f'what has to be added on {here}, to the [[link.peers]] table with name = "{sender}", is for example'
-    if command.method == "abort" and not (peer.send or peer.spawn):
-        return f'{sender} may do nothing on {here}; {table}: send = ["agent:ops:*"]'
-    if command.method == "send" and not peer.send:
-        return f'nobody on {sender} may send to sessions on {here}; {table}: send = ["agent:ops:*"]'
-    if command.method == "spawn" and not peer.spawn:
-        return f'nobody on {sender} may spawn agents on {here}; {table}: spawn = ["ops"]'
-    return None
 
 
 def _is_abort(body: bytes) -> bool:

@@ -277,10 +277,12 @@ class RunningLink:
         self._commands.note_presence(peer)
 
     def _note_bus(self, state: BusState) -> None:
+        before = self._bus_state
         if state.connected:
             self._publisher.retry_now()
+        if state.is_back_after(before):
             log.info("the server is there", server=self._settings.address, version=state.server_version)
-        if state.trouble:
+        if state.trouble and state.trouble != before.trouble:
             log.warning(state.trouble)
         self._bus_state = state
         self._status_due.set()

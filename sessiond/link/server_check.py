@@ -364,7 +364,9 @@ async def _ask(
 
 
 def _hint_of(answer: str) -> str:
-    return MAKE_THEM if answer == _NOBODY else 'see what "sessiond link admin" prints for this machine'
+    if answer == _NOBODY:
+        return MAKE_THEM
+    return 'is link.name what the administrator calls this machine? The server needs what "sessiond link admin" prints'
 
 
 def _refusal(thing: str, answer: Mapping[str, Any]) -> ServerFinding:

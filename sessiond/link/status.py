@@ -18,6 +18,19 @@ NAME = "status.json"
 # Held by the link that runs.
 LOCK = "link.lock"
 _MAX_BYTES = 1 << 20
+# What was wrong with messages that were dropped, by the reason in the envelope's own word.
+_WRONG = {
+    "form": "no message of a link, or of another version",
+    "receiver": "for another machine",
+    "sender": "from a machine that [[link.peers]] does not have, or not from the one it says",
+    "kind": "of another kind than its subject",
+    "signature": "not signed with the key that [[link.peers]] has for its sender",
+    "seal": "sealed with another key than this machine's, which its sender has to have in [[link.peers]]",
+    "content": "signed by its sender, and not readable all the same",
+    "token": "under the subject of another session or command",
+    "time": "a command that was signed long ago",
+    "room": "more commands than one machine may have waiting here",
+}
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -48,6 +61,11 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         others = f"there: {', '.join(there)}" if there else "nobody else is there"
         waiting = f"; {pluralize(self.waiting_there, 'command')} unanswered" if self.waiting_there else ""
         return f"{self.name} on {self.server}; {others}{waiting}" + ("" if self.daemon else "; sessiond is away")
+
+    @property
+    def dropped_in_words(self) -> list[tuple[int, str]]:
+        """How many messages were dropped, and what was wrong with them."""
+        return [(count, _WRONG.get(reason, reason)) for reason, count in self.dropped.items()]
 
 
 class StatusFile:

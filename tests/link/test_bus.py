@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from nats.aio.client import Client
@@ -41,6 +42,18 @@ async def refuse(work: object) -> BusError:
 
 
 @MODES
+def test_a_refused_subject_is_no_new_connection() -> None:
+    away, there = BusState(trouble="lost"), BusState(connected=True, server_version="2.10")
+    refused = BusState(connected=True, server_version="2.10", trouble="not let to subscribe")
+    assert [state.is_back_after(before) for before, state in pairwise([away, there, refused, there, away, there])] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
 def test_a_message_arrives_once_and_a_machine_is_asked(nats_server: type[NatsServer], mode: Mode) -> None:
     server = nats_server(mode).start()
 

@@ -130,6 +130,18 @@ def test_a_question_of_a_stranger_or_of_an_unknown_kind_gets_no_reply() -> None:
     run_until(body)
 
 
+def test_an_empty_question_finds_out_that_somebody_listens_and_counts_as_nothing_wrong() -> None:
+    async def body() -> None:
+        ends = Ends()
+        assert ends.mars_bus.answerer is not None
+        assert await ends.mars_bus.answerer("lap", b"") is None
+        assert (dict(ends.mars.dropped), ends.drops) == ({}, [])
+        assert await ends.mars_bus.answerer("lap", b"x") is None
+        assert dict(ends.mars.dropped) == {"form": 1}
+
+    run_until(body)
+
+
 def test_a_machine_asks_in_its_own_name_alone() -> None:
     async def body() -> None:
         ends = Ends()

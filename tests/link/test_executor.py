@@ -143,6 +143,21 @@ def test_a_session_that_is_not_found_by_its_key_may_be_a_label(in_world: Any) ->
     in_world(body)
 
 
+def test_a_session_to_which_the_rule_lets_nobody_send_is_said_for_people_over_there(in_world: Any) -> None:
+    async def body(world: ExecutorWorld) -> None:
+        own = refusal("not_found", "no session 'x'; `sessions_list` shows them", code="session_not_found")
+        world.daemon.faults = [own, refusal("not_found", "no session has the label 'x'")]
+        async with world.executor() as executor:
+            await take(executor, MachineCommand(method="send", target="x", message="m"))
+            [(_, answer)] = await world.answers(1)
+        assert answer.status == "refused" and answer.error == (
+            "no session 'x' to which lap may send; which ones it may is said on mars by send in the [[link.peers]]"
+            ' table with name = "lap"'
+        )
+
+    in_world(body)
+
+
 def test_errors_that_pass_are_tried_again_and_then_it_is_a_dead_letter(
     in_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from support.nats_server import Mode, NatsServer, is_old, make_certificates
@@ -15,6 +15,7 @@ from support.sampling import pick, spread
 
 from sessiond import cli
 from sessiond.config.settings import parse
+from sessiond.link.envelope import Reason
 from sessiond.link.identity import new_identity
 from sessiond.link.shares import EVERYBODY, mark
 from sessiond.link.status import LinkStatus, StatusFile
@@ -344,6 +345,18 @@ def test_status_shows_the_words_of_other_machines_without_their_control_of_the_t
     assert "limit        lap: full\n" in said.out
     as_json = link("status", "--json").out
     assert as_json.removesuffix("\n").isprintable() and json.loads(as_json)["deadLetters"] == [letter]
+
+
+def test_status_says_in_words_what_was_wrong_with_dropped_messages(link: Sessiond, home: Path) -> None:
+    (home / "store" / "link").mkdir()
+    reasons: tuple[str, ...] = get_args(Reason)
+    counts = {reason: count for count, reason in enumerate(reasons, 1)}
+    StatusFile(home / "store").write(LinkStatus(name="mars", server="s:4222", dropped={**counts, "of later": 99}))
+    said = [line for line in link("status").out.splitlines() if line.startswith("dropped")]
+    assert "not signed with the key that [[link.peers]] has for its sender" in said[reasons.index("signature")]
+    assert said[-1] == "dropped      99 messages: of later", "a link of another version has written it"
+    assert all(len(line.partition(": ")[2].split()) > 2 for line in said[:-1]), said
+    assert json.loads(link("status", "--json").out)["dropped"] == {**counts, "of later": 99}
 
 
 def test_nothing_of_the_link_is_imported_for_its_help() -> None:

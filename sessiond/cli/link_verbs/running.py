@@ -57,7 +57,7 @@ def _details(link: Any) -> list[str]:
         found.append(f"{name:12} {'there' if is_there else 'away'}" + (f"; commands from it: {asked}" if asked else ""))
     if link.waiting_there:
         found.append(f"{'unanswered':12} {pluralize(link.waiting_there, 'command')} to others")
-    found += [f"{'dropped':12} {pluralize(count, 'message')}: {reason}" for reason, count in link.dropped.items()]
+    found += [f"{'dropped':12} {pluralize(count, 'message')}: {reason}" for count, reason in link.dropped_in_words]
     found += [f"{'limit':12} {name}: {limit}" for name, limit in link.limits.items()]
     found += [f"{'given up':12} {letter}" for letter in link.dead_letters]
     return found
