@@ -29,7 +29,7 @@ from sessiond.errors import pluralize, quote, reason_of
 from sessiond.link.connecting import ServerSettings, connect_once, peer_certificate, server_facts
 from sessiond.link.envelope import MAX_MESSAGE_BYTES
 from sessiond.link.failures import LinkError
-from sessiond.link.server_client import ServerClient
+from sessiond.link.server_client import BadAnswerError, ServerClient, check_answer
 from sessiond.link.server_setup import differences, wanted_consumer, wanted_stream
 from sessiond.link.subjects import KINDS, Kind, ask_subject, consumer_name
 
@@ -81,19 +81,34 @@ async def check(
     except LinkError as error:
         return [*found, ServerFinding("error", "server", error.message)]
     try:
-        found += check_facts(settings, server_facts(client))
-        found += check_server_certificate(settings, peer_certificate(client), time.time())
-        if server_facts(client).get("jetstream"):
-            for machine in machines or [settings.name]:
-                found += await _check_consumers(client, settings.stream, machine)
-            found += await _check_stream(client, settings, monitoring)
-            found += check_sync(server_facts(client), monitoring)
-        found += await asyncio.gather(*(_check_peer(client, settings.name, peer) for peer in peers))
+        with check_answer():
+            await _look_around(found, client, settings, peers, monitoring=monitoring, machines=machines)
+    except BadAnswerError as error:
+        found.append(ServerFinding("error", "server", f"{settings.address}: {error}", "see what listens there"))
     except (nats.errors.Error, OSError) as error:
         found.append(ServerFinding("error", "server", f"the connection was lost: {quote(str(error))}", "try again"))
     finally:
         await client.end()
     return found
+
+
+async def _look_around(
+    found: list[ServerFinding],
+    client: ServerClient,
+    settings: ServerSettings,
+    peers: Sequence[str],
+    *,
+    monitoring: Monitoring | None,
+    machines: Sequence[str],
+) -> None:
+    found += check_facts(settings, server_facts(client))
+    found += check_server_certificate(settings, peer_certificate(client), time.time())
+    if server_facts(client).get("jetstream"):
+        for machine in machines or [settings.name]:
+            found += await _check_consumers(client, settings.stream, machine)
+        found += await _check_stream(client, settings, monitoring)
+        found += check_sync(server_facts(client), monitoring)
+    found += await asyncio.gather(*(_check_peer(client, settings.name, peer) for peer in peers))
 
 
 def read_monitoring(url: str, stream: str) -> Monitoring:

@@ -19,6 +19,7 @@ from sessiond.config.link import DEFAULT_PORT
 from sessiond.errors import quote
 from sessiond.link.connecting import ServerSettings, connect_once, in_words
 from sessiond.link.failures import BusError
+from sessiond.link.server_client import check_answer
 from sessiond.link.subjects import (
     KINDS,
     STREAM_SUBJECTS,
@@ -176,9 +177,10 @@ async def set_up(
     client = await connect_once(settings)
     try:
         manager = client.jsm()
-        steps = [await _set_up_stream(manager, settings.stream, max_bytes, max_age_s)]
-        for consumer in wanted_consumers(machines):
-            steps.append(await _set_up_consumer(manager, settings.stream, consumer))  # noqa: PERF401 - one by one
+        with check_answer():
+            steps = [await _set_up_stream(manager, settings.stream, max_bytes, max_age_s)]
+            for consumer in wanted_consumers(machines):
+                steps.append(await _set_up_consumer(manager, settings.stream, consumer))  # noqa: PERF401 - one by one
         return steps
     except ServiceUnavailableError as error:
         raise BusError("no_stream", _without_jetstream(settings, error)) from None

@@ -14,6 +14,8 @@ from sessiond.link import bus as bus_module
 from sessiond.link.bus import Bus, BusState, open_bus
 from sessiond.link.connecting import ServerSettings, new_seed
 from sessiond.link.failures import BusError
+from sessiond.link.server_check import check
+from sessiond.link.server_setup import set_up
 from sessiond.link.subjects import stream_subject
 
 INFO = b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"headers":true,"jetstream":true,"nonce":"abc"}'
@@ -102,6 +104,24 @@ def test_an_answer_that_cannot_be_read_is_a_publish_that_is_tried_again(answer: 
             bus._queues["rec"] = asyncio.Queue()
             await bus.look()
             assert bus.state.connected
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("answer", [*BAD_ANSWERS, b"[" * 100_000, b'{"config":{}}', b'{"config":5}', b'{"error":null}'])
+@pytest.mark.parametrize("info", [INFO, INFO.replace(b"1048576", b'"much"'), INFO.replace(b'"2.11.0"', b"[5]")])
+def test_who_looks_at_such_a_server_is_told_so(info: bytes, answer: bytes) -> None:
+    async def body() -> None:
+        listening = await asyncio.start_server(BadServer(info, answer).serve, "127.0.0.1", 0)
+        host, port = listening.sockets[0].getsockname()
+        settings = ServerSettings(name="lap", server=f"nats://{host}:{port}")
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                assert "error" in [one.level for one in await check(settings, ["mars"])]
+                with pytest.raises(BusError):
+                    await set_up(settings, ["lap", "mars"])
+        finally:
+            listening.close()
 
     asyncio.run(body())
 
