@@ -41,19 +41,14 @@ async def refuse(work: object) -> BusError:
     return refused.value
 
 
-@MODES
 def test_a_refused_subject_is_no_new_connection() -> None:
     away, there = BusState(trouble="lost"), BusState(connected=True, server_version="2.10")
     refused = BusState(connected=True, server_version="2.10", trouble="not let to subscribe")
-    assert [state.is_back_after(before) for before, state in pairwise([away, there, refused, there, away, there])] == [
-        True,
-        False,
-        False,
-        False,
-        True,
-    ]
+    states = [away, there, refused, there, away, there]
+    assert [state.is_back_after(before) for before, state in pairwise(states)] == [True, False, False, False, True]
 
 
+@MODES
 def test_a_message_arrives_once_and_a_machine_is_asked(nats_server: type[NatsServer], mode: Mode) -> None:
     server = nats_server(mode).start()
 
