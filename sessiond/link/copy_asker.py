@@ -135,6 +135,7 @@ class CopyAsker:
         rows_at = loop.time() + ROWS_S
         while True:
             self._wake.clear()
+            self._back.clear()  # not after an error: the machine may have come back during the attempt
             try:
                 self._rows_due = self._rows_due or loop.time() >= rows_at
                 if self._rows_due and await self._ask_for_rows():
@@ -144,7 +145,6 @@ class CopyAsker:
                 backoff.reset()
             except BusError as error:
                 log.debug("not asked", machine=self._machine, reason=error.message)
-                self._back.clear()
                 await _wait(self._back, backoff.next_s())
                 continue
             await _wait(self._wake, self._next_look(rows_at))

@@ -92,7 +92,8 @@ class PeerFeed:
             wall_ms=wall_ms,
         )
         self._requests: dict[str, CopyRequest] = {}
-        self._has_work, self._is_asked, self._retry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._has_work, self._is_asked = asyncio.Event(), asyncio.Event()
+        self._retries: list[asyncio.Event] = []
         self._unsure: set[str] = set()  # published, perhaps: the peer may have more than is known
         self._renewed_at: dict[str, float] = {}
         self._unreadable: dict[str, str] = {}  # why, as it was said
@@ -159,10 +160,12 @@ class PeerFeed:
 
     async def _work(self, wake: asyncio.Event, do_next: Callable[[], Awaitable[bool]]) -> None:
         """Do what there is to do; after an error the same again, a while later."""
-        backoff = Backoff(0.05, 15.0)
+        backoff, retry = Backoff(0.05, 15.0), asyncio.Event()
+        self._retries.append(retry)
         while True:
             await wake.wait()
             wake.clear()
+            retry.clear()  # not after an error: what was waited for may have come during the attempt
             try:
                 while await do_next():
                     backoff.reset()
@@ -170,14 +173,14 @@ class PeerFeed:
             except (BusError, ClientError) as error:
                 wake.set()
                 self._tell(str(error))
-                self._retry.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(backoff.next_s()):
-                        await self._retry.wait()
+                        await retry.wait()
 
     def retry_now(self) -> None:
         """The server or the daemon is back."""
-        self._retry.set()
+        for retry in self._retries:
+            retry.set()
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._told:

@@ -131,3 +131,29 @@ def test_while_there_is_no_room_nothing_is_asked_for_and_then_again() -> None:
         running.cancel()
 
     run_jumping(body)
+
+
+def test_a_machine_that_comes_back_during_a_question_is_asked_again_at_once() -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        asked: asyncio.Queue[float] = asyncio.Queue()
+        is_coming = False
+
+        async def ask(question: str, fields: Any) -> PeerMessage:
+            nonlocal is_coming
+            asked.put_nowait(loop.time())
+            await asyncio.sleep(0)
+            if is_coming:
+                is_coming = False
+                asker.note_presence()
+            raise BusError("timeout", "no answer")
+
+        asker = CopyAsker("mars", ask, have=lambda session: ("", 0), rows=RowsRequest)
+        running = asyncio.create_task(asker.run())
+        for _ in range(12):
+            began = await asked.get()
+        is_coming = True  # during this attempt
+        assert await asked.get() - began < 1
+        running.cancel()
+
+    run_jumping(body)

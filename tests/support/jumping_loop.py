@@ -1,4 +1,4 @@
-"""Asyncio with a clock that jumps to the next moment for which something waits, so that no test waits for it."""
+"""Asyncio with a clock of its own, which jumps to the next moment for which something waits."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to the next moment for which something waits."""
+    """For tests without threads, which its clock would not wait for."""
 
-    ahead = 0.0
+    now = 0.0
 
     def time(self) -> float:
-        return super().time() + self.ahead
+        return self.now
 
     def _run_once(self) -> None:
         if not self._ready:  # type: ignore[attr-defined]
             moments = [one.when() for one in self._scheduled if not one.cancelled()]  # type: ignore[attr-defined]
-            self.ahead += max(0.0, min(moments, default=0.0) - self.time())
+            self.now = max(self.now, min(moments, default=0.0))
         super()._run_once()  # type: ignore[misc]
 
 
