@@ -124,7 +124,7 @@ class Executor:
             await self._take_new(peer, command_id, body)
         elif known is not None and parts == 1 and _is_abort(data):
             await self._stop(peer, command_id)
-        elif known is not None and known.answer is not None:
+        elif known is not None and known.answer is not None and part == 0:  # once for all parts of a command
             self._start(self._deliver(peer, command_id, known.answer))  # the answer was lost
 
     async def _take_new(self, peer: str, command_id: str, body: bytes) -> None:

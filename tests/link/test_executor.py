@@ -21,6 +21,8 @@ from sessiond.link.command_wire import (
     CommandFile,
     MachineAnswer,
     MachineCommand,
+    encode,
+    split,
 )
 from sessiond.link.executor import Executor
 
@@ -91,6 +93,23 @@ def test_a_spawn_takes_its_files_along_in_parts(in_world: Any) -> None:
             assert await world.answers(1) == [
                 ("c1", MachineAnswer(status="error", error="it broke", session_key="agent:ops:subagent:run-0"))
             ]
+
+    in_world(body)
+
+
+def test_a_command_of_many_parts_that_comes_again_is_answered_once(in_world: Any) -> None:
+    async def body(world: ExecutorWorld) -> None:
+        long = replace(SEND, message="x" * 1_000_000)
+        parts = split(encode(long))
+        async with world.executor() as executor:
+            await take(executor, long)
+            await world.accepted()
+            world.daemon.end("c1", "agent:ops:main", status="ok", reply="hi")
+            await world.answers(1)
+            for number, part in enumerate(parts):
+                await executor.take("lap", "c1", number, len(parts), part)
+                await until(lambda: not executor._delivering)
+            assert (len(parts), len(await world.answers(2))) == (4, 2)
 
     in_world(body)
 
