@@ -45,7 +45,7 @@ class SimulatedMachine:
 
     async def connect(self, url: str) -> None:
         self._client = await nats.connect(url, inbox_prefix=f"_INBOX.{self.name}")
-        await self._client.subscribe(ask_subject(self.name), cb=self._answer)
+        await self._client.subscribe(ask_subject(self.name, self.real), cb=self._answer)
 
     async def leave(self) -> None:
         await self._client.close()
@@ -99,7 +99,7 @@ class SimulatedMachine:
     async def look(self) -> None:
         """Ask for a sign of life, as each link does now and then."""
         data = self._envelopes.pack(self.real, REQUEST, f"ping:{time.time_ns()}")
-        await self._client.request(ask_subject(self.real), data, timeout=5)
+        await self._client.request(ask_subject(self.real, self.name), data, timeout=5)
 
 
 def _line(record: dict[str, Any]) -> bytes:
