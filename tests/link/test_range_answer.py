@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.link_stand_ins import run_until, until
+from support.link_stand_ins import run_until
 
 from sessiond.link.failures import BusError
 from sessiond.link.range_answer import READ_AT_ONCE, SENT_AT_ONCE, RangeAnswer
@@ -22,6 +22,8 @@ class Original:
         self.size, self.longest = size, longest
         self.sent: list[tuple[int, int]] = []
         self.reads = self.reading = self.sending = self.most_reading = self.most_sending = 0
+        self.has_begun: asyncio.Event | None = None
+        self.is_stuck = False
         self.withheld_from = size + 1
         self.failing_from = size + 1
         self.answer = RangeAnswer(self._read, self._send, overlap_bytes=OVERLAP_BYTES, read_at_once=read_at_once)
@@ -40,10 +42,14 @@ class Original:
 
     async def _send(self, found: FoundBytes) -> None:
         self.sending += 1
+        if self.has_begun is not None:
+            self.has_begun.set()
         self.most_sending = max(self.most_sending, self.sending)
         try:
             for _ in range(20):
                 await asyncio.sleep(0)
+            if self.is_stuck:
+                await asyncio.Event().wait()
         finally:
             self.sending -= 1
         if found.to >= self.failing_from:
@@ -124,11 +130,12 @@ def test_who_is_cancelled_leaves_nothing_behind() -> None:
     original = Original(9 * RANGE_BYTES)
 
     async def cancel() -> None:
+        original.has_begun, original.is_stuck = asyncio.Event(), True
         task = asyncio.create_task(original.answer.send_between(0, 9 * RANGE_BYTES))
-        await until(lambda: original.sending)
+        await original.has_begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     run_until(cancel)
-    assert (original.reading, original.sending) == (0, 0)
+    assert (original.reading, original.sending, original.sent) == (0, 0, [])
