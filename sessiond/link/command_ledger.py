@@ -30,6 +30,9 @@ MAX_OPEN_BYTES = 64 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # The commands of one peer that were answered. A sender asks again within minutes, and not after a million others.
 MAX_KEPT = 1_000_000
+# The ids of one peer's commands that were refused unread: so that none that somebody has recorded is executed when the
+# rules have changed.
+MAX_REFUSED = 10_000
 # Parts of commands that are not complete. The oldest go first: whoever sent them sends them again.
 MAX_PART_BYTES = 64 * 1024 * 1024
 # What a part counts beside its bytes, which may be none: its row and its place in an index.
@@ -114,6 +117,22 @@ class CommandLedger:
             )
             db.execute("delete from parts where peer = ? and id = ?", (peer, command_id))
         return True
+
+    def note_refused(self, peer: str, command_id: str) -> None:
+        """Note a command that was refused without being kept. Of many the oldest are forgotten."""
+        with self._changing() as db:
+            db.execute("insert or ignore into refused (peer, id) values (?, ?)", (peer, command_id))
+            db.execute(
+                "delete from refused where peer = ? and number <="
+                " (select number from refused where peer = ? order by number desc limit 1 offset ?)",
+                (peer, peer, MAX_REFUSED),
+            )
+
+    def was_refused(self, peer: str, command_id: str) -> bool:
+        """Whether `note_refused` knows the command."""
+        with _translate_errors():
+            asked = "select 1 from refused where peer = ? and id = ?"
+            return self._db.execute(asked, (peer, command_id)).fetchone() is not None
 
     def put_part(self, peer: str, command_id: str, part: int, parts: int, data: bytes) -> bytes | None:
         """Keep a part of a command; the whole body where all are there, and None where some are missing."""

@@ -129,8 +129,13 @@ class Executor:
 
     async def _take_new(self, peer: str, command_id: str, body: bytes) -> None:
         refusal = self._refusal_of(peer, body)
+        if refusal is None and await self._ledger.do(CommandLedger.was_refused, peer, command_id):
+            # Its sender was told so. Whoever has recorded it must not have it executed under another rule.
+            refusal = f"{self._name} has refused it before, and does not carry it out later: send it again"
         if refusal is not None:
-            # Not kept, or a machine that may do nothing here could fill the disk. Where this is lost it asks again.
+            # Only its id is kept, or a machine that may do nothing here could fill the disk. Where this is lost it asks
+            # again.
+            await self._ledger.do(CommandLedger.note_refused, peer, command_id)
             self._paced.write(log.warning, peer, "command refused", command=command_id, reason=refusal)
             if self._refusing[peer] < MAX_REFUSALS:
                 self._refusing[peer] += 1

@@ -27,6 +27,10 @@ create table if not exists children (
 create table if not exists asked (
     peer text not null, id text not null, at_ms integer not null, primary key (peer, id)
 ) without rowid;
+create table if not exists refused (
+    number integer primary key autoincrement, peer text not null, id text not null, unique (peer, id)
+);
+create index if not exists refused_of_peers on refused (peer, number);
 create table if not exists totals (
     peer text not null, state text not null, is_sent integer not null, count integer not null, bytes integer not null,
     primary key (peer, state, is_sent)

@@ -311,3 +311,12 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link" / command_ledger.NAME).symlink_to(other)
     with pytest.raises(ConfigError):
         CommandLedger(tmp_path / "link")
+
+
+def test_of_what_was_refused_the_newest_is_known(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiond.link.command_ledger.MAX_REFUSED", 3)
+    for peer, command in [("lap", "a"), ("moon", "a"), ("lap", "b"), ("lap", "a"), ("lap", "c"), ("lap", "d")]:
+        ledger.note_refused(peer, command)
+    assert [command for command in "abcde" if ledger.was_refused("lap", command)] == ["b", "c", "d"]
+    assert [command for command in "ab" if ledger.was_refused("moon", command)] == ["a"]
+    assert ledger.counts() == {}

@@ -245,6 +245,26 @@ def test_what_no_rule_allows_never_reaches_the_daemon(
     in_world(body)
 
 
+def test_what_was_refused_is_not_executed_when_the_rules_have_changed(in_world: Any) -> None:
+    """Its sender was told that there was no run; whoever has recorded it on the way would have one."""
+
+    async def body(world: ExecutorWorld) -> None:
+        allowed, world.peer = world.peer, PeerConfig(name="lap", key="k" * 16)
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            assert "nobody on lap may send" in str((await world.answers(1))[0][1].error)
+        world.peer = allowed
+        async with world.executor() as executor:
+            await take(executor, SEND)
+            answer = (await world.answers(2))[1][1]
+            assert answer.status == "refused" and answer.error == (
+                "mars has refused it before, and does not carry it out later: send it again"
+            )
+            assert not world.daemon.asked
+
+    in_world(body)
+
+
 def test_a_run_is_stopped_with_its_command_and_no_other_machine_can(in_world: Any) -> None:
     async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
