@@ -27,7 +27,7 @@ def show(agents: list[dict[str, Any]], on: Screen) -> list[str]:
         Column("NAME", lambda agent: agent.get("name"), least=8, keep=2),
         Column("RUNTIME", lambda agent: "machine" if agent.get("machine") else agent["runtime"], keep=5),
         Column("SANDBOX", lambda agent: "yes" if agent["sandboxed"] else "no", keep=3),
-        Column("ATTACHED", _describe_attached, keep=6, style=lambda text: "yellow" if text == "no" else "green"),
+        Column("ATTACHED", _describe_attached, keep=6, style=lambda text: "green" if text.isdecimal() else "yellow"),
         Column("RUNNING", lambda agent: agent.get("liveRuns") or None, right=True, keep=4, style="blue"),
         Column("WAITING", lambda agent: agent.get("questions") or None, right=True, keep=8, style="yellow"),
     )
@@ -52,9 +52,13 @@ def run(args: Args) -> None:
 
 
 def _describe_attached(agent: dict[str, Any]) -> str:
-    """How many connections run an attached agent; empty for other runtimes."""
+    """How many connections run an attached agent, `away` where the link cannot reach its machine; empty for other
+    runtimes.
+    """
     if agent["runtime"] != "attached":
         return ""
+    if agent.get("machine") and agent.get("attached") and agent.get("awaySince") is not None:
+        return "away"
     return str(agent.get("attached") or "no")
 
 

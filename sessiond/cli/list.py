@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
@@ -16,12 +17,15 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import Screen, TableKeys, clip, screen_of
 from sessiond.cli.terminal.table import Column, render
 from sessiond.cli.terminal.times import ago, clock, now_ms, quantity
+from sessiond.client.errors import ClientError
 from sessiond.errors import pluralize
 from sessiond.ranges import LIST_LIMIT, LIST_MESSAGES, SESSION_KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from sessiond.client.blocking import Client
 
 TITLES = (
     "key",
@@ -102,6 +106,7 @@ def run(args: Args) -> None:
             sessions = [*found["sessions"], *more["sessions"]]
             found = {**more, "sessions": sessions, "count": len(sessions)}
         # A session that waits may be on a later page.
+        is_unknown = args.machine is not None and not found["sessions"] and not _is_machine(client, args.machine)
         elsewhere = sum(count_questions(client).values()) if found.get("hasMore") and not args.json else 0
     if args.json:
         as_json(found)
@@ -113,6 +118,8 @@ def run(args: Args) -> None:
         lines(as_tsv(rows))
     if not found["sessions"]:
         narrowed = any(params[name] for name in ("kinds", "activeMinutes", "search", "sources", "machine", "cwd"))
+        if is_unknown:
+            note(f"there is no machine {args.machine} in the configuration: sessiond link peer lists them")
         note("no session fits" if narrowed else 'no sessions yet; send a first message: sessiond send main "hello"')
     asked = sum((row.get("waiting") or {}).get("questions", 0) for row in rows)
     if asked:
@@ -127,6 +134,14 @@ def run(args: Args) -> None:
         note(f"{pluralize(found['partial'], 'session')} not read whole yet may be missing: try again in a moment")
     if found.get("visibility") not in (None, "all"):
         note(f"only what this caller may see is shown (visibility: {found['visibility']})")
+
+
+def _is_machine(client: Client, name: str) -> bool:
+    """Whether it is one of the configuration, as far as the caller may know."""
+    with suppress(ClientError):
+        agents = client.call("agents_list", timeout_s=CALL_TIMEOUT_S)["agents"]
+        return any(agent["id"] == name and agent.get("machine") for agent in agents)
+    return True
 
 
 def _away(rows: list[dict[str, Any]]) -> dict[str, int]:

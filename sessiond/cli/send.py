@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sessiond.cli.frame.away import note_away
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import INTERRUPTED, USAGE, CommandFailed, note
@@ -52,6 +53,7 @@ def _await_reply(
             as_json(accepted)
         note(_describe_keeping(key, accepted.get("sessionKey")))
         return None
+    note_away(client, key)
     if args.no_wait:
         _print(accepted, accepted["runId"], args)
         return None

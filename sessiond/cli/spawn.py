@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from sessiond.cli.frame.away import note_away
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect, drop_absent
 from sessiond.cli.frame.failures import note
@@ -62,6 +63,8 @@ def run(args: Args) -> int | None:
         patience_s = CALL_TIMEOUT_S + (RESUME_S if args.resume_session else 0)
         accepted = client.call("sessions_spawn", drop_absent(params), timeout_s=patience_s)
         child = accepted["childSessionKey"]
+        if args.agent is not None and "/" in args.agent:
+            note_away(client, args.agent)
         if not args.wait:
             if args.json:
                 as_json(accepted)

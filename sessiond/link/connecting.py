@@ -122,7 +122,7 @@ def new_seed() -> str:
     try:
         import nkeys
     except ImportError:
-        raise LinkError("nkeys need the package nkeys: pip install 'sessiond[link]'") from None
+        raise LinkError("nkeys need the package nkeys: in the clone of sessiond, pip install '.[link]'") from None
     seed: bytes = bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
     return seed.decode()
 
@@ -132,7 +132,7 @@ def public_nkey(seed: str, whence: str) -> str:
     try:
         import nkeys
     except ImportError:
-        raise LinkError("nkeys need the package nkeys: pip install 'sessiond[link]'") from None
+        raise LinkError("nkeys need the package nkeys: in the clone of sessiond, pip install '.[link]'") from None
     try:
         raw = bytearray(seed.encode())
         prefix, secret = nkeys.decode_seed(raw)

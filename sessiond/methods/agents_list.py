@@ -15,6 +15,9 @@ class AgentInfo(Result, frozen=True, kw_only=True):
     id: Annotated[str, says("The agent's id.")]
     name: Annotated[str | None, says("Its name.")] = None
     machine: Annotated[bool | None, says("Whether it stands for another machine; absent where not.")] = None
+    away_since: Annotated[
+        int | None, says("Since when that machine is not reached, in milliseconds since 1970; absent while it is.")
+    ] = None
     configured: Annotated[bool, says("Whether it is in the configuration.")]
     runtime: Annotated[str, says("What runs it: `echo`, `exec`, `attached` or `acp`.")]
     sandboxed: Annotated[bool, says("Whether some or all of its runs are in a sandbox.")]
@@ -39,12 +42,13 @@ def handle(ctx: Context, params: NoParams) -> AgentsListResult:  # noqa: ARG001
     attached = services.attached.counts()
     agents: list[AgentInfo] = []
     for agent_id in sorted(set(ids), key=lambda name: (name != requester, name)):
-        agent = config.agent(agent_id)
+        agent, is_machine = config.agent(agent_id), config.machine(agent_id) is not None
         agents.append(
             AgentInfo(
                 id=agent_id,
                 name=agent.name if agent is not None else None,
-                machine=config.machine(agent_id) is not None or None,
+                machine=is_machine or None,
+                away_since=services.store.machines.away_since(agent_id) if is_machine else None,
                 configured=agent is not None,
                 runtime=agent.runtime.type if agent is not None else "attached",
                 sandboxed=agent is not None and agent.sandbox.mode != "off",

@@ -217,6 +217,63 @@ def test_too_few_characters_of_a_native_id_are_said_to_be_too_few(text: str) -> 
     assert "too short" not in str(failed.value.hint)
 
 
+def test_the_name_of_a_machine_alone_is_said_to_need_a_session() -> None:
+    from sessiond.cli.frame.failures import CommandFailed
+    from sessiond.cli.frame.names import find_meant_session
+
+    rows = [{"key": "mars/agent:main:main", "machine": "mars", "readOnly": True}]
+    answers = {"sessions_list": {"sessions": rows}, "agents_list": {"agents": [{"id": "mars", "machine": True}]}}
+    for text, hint in (
+        ("mars", "mars is another machine: name a session there, as mars/main"),
+        ("mar", "see what there is: sessiond list"),
+    ):
+        with pytest.raises(CommandFailed) as failed:
+            find_meant_session(lambda method, _: answers[method], text)
+        assert failed.value.hint == hint
+
+
+AWAY = {"id": "mars", "machine": True, "attached": 1, "awaySince": 1_700_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        (AWAY, r"  mars is away since [-0-9: ]+: it gets it when it is back \(sessiond link status\)\n"),
+        ({**AWAY, "attached": 0}, r"  no link runs here: mars gets it when one does \(sessiond link run\)\n"),
+        ({**AWAY, "awaySince": None}, ""),
+        ({**AWAY, "id": "venus"}, ""),
+        ({**AWAY, "machine": None}, ""),
+    ],
+)
+def test_a_message_to_a_machine_that_is_not_reached_says_so_at_once(
+    fake: Any, sessiond: Sessiond, agent: dict[str, Any], said: str
+) -> None:
+    answer_with(
+        fake,
+        agents_list={"agents": [agent]},
+        chat__send={"runId": "r", "status": "accepted"},
+        sessions_spawn={"runId": "r", "childSessionKey": "agent:mars:subagent:x", "status": "accepted"},
+    )
+    for key in ("mars/main", "agent:mars:mars/main", "agent:mars:subagent:x", " MARS/x"):
+        done = sessiond("send", "--no-wait", key, "hello")
+        assert (done.out, re.fullmatch(said, done.err) is not None) == ("r\n", True), done.err
+    done = sessiond("spawn", "--agent", "mars/ops", "hello")
+    first = done.err.partition("\n")[0] + "\n"
+    assert (re.fullmatch(said, first) is not None) == bool(said), done.err
+    while not fake.calls.empty():
+        fake.calls.get()
+    assert sessiond("send", "--no-wait", "main", "hello").err == ""
+    assert "agents_list" not in [fake.calls.get()[0] for _ in range(fake.calls.qsize())]
+
+
+def test_an_unknown_machine_is_named_where_its_sessions_are_listed(fake: Any, sessiond: Sessiond) -> None:
+    nothing = {"sessions": [], "hasMore": False, "visibility": "all"}
+    answer_with(fake, sessions_list=nothing, agents_list={"agents": [AWAY]})
+    words = "there is no machine venus in the configuration: sessiond link peer lists them"
+    assert words in sessiond("list", "--machine", "venus").err
+    assert "there is no machine" not in sessiond("list", "--machine", "mars").err
+
+
 def test_list_shows_a_table_and_sends_only_the_given_params(fake: Any, sessiond: Sessiond) -> None:
     rows = [{**ROW, "label": "home\x1b[2J"}, {**ROW, "key": "agent:b:main", "status": "running", "queuedRuns": 2}]
     # One of another program without messages.
@@ -577,6 +634,8 @@ def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sess
         {"id": "bob", "name": "Bob", "configured": True, "runtime": "attached", "sandboxed": True},
         {"id": "eve", "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
         {"id": "mars", "machine": True, "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
+        {"id": "venus", "machine": True, "awaySince": 5, "configured": True, "runtime": "attached", "sandboxed": False,
+         "attached": 1},
     ]
     answer_with(fake, agents_list={"requester": "main", "allowAny": False, "agents": agents})
     done = sessiond("agents")
@@ -586,6 +645,7 @@ def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sess
         "bob    Bob   attached  yes      no",
         "eve          attached  no       1",
         "mars         machine   no       1",
+        "venus        machine   no       away",
     ]
     assert "until it does, messages to it wait" in done.err
 

@@ -220,7 +220,8 @@ async def test_a_machine_is_listed_as_one_and_attached_by_the_owner_alone(tmp_pa
     async with linked_daemon(tmp_path) as (parts, owner):
         agents = {one["id"]: one for one in (await owner.call("agents_list"))["agents"]}
         assert (agents["mars"]["machine"], agents["mars"]["runtime"]) == (True, "attached")
-        assert "machine" not in agents["ops"]
+        assert "machine" not in agents["ops"] and "awaySince" not in agents["ops"]
+        assert agents["mars"]["awaySince"] == parts.services.store.opened_at_ms
         for scope, claims in (
             ("send", {"agentId": "mars"}),
             ("send", {"sessionKey": "agent:mars:main"}),

@@ -5,10 +5,13 @@ The daemon is only asked after it has refused a name, so that correct names cost
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from sessiond.cli.frame.failures import NOT_FOUND, USAGE, CommandFailed
 from sessiond.cli.terminal.screen import is_uuid
 from sessiond.client.errors import ClientError, RpcError
 from sessiond.errors import quote
+from sessiond.machine_names import MACHINE_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ def find_meant_session(call: Call, text: str, key: str | None = None, *, hint: s
     newest = call("sessions_list", {"limit": 200})["sessions"]
     known = [name for row in newest for name in (row["key"], row.get("label")) if name]
     where = f", which is {key} here" if key else ""
-    nearest = _too_short_hint(text, rows) or nearest_hint(text, known, "sessiond list")
+    nearest = _machine_hint(call, text) or _too_short_hint(text, rows) or nearest_hint(text, known, "sessiond list")
     raise CommandFailed(
         f"no session {quote(text)}{where}", hint=f"{nearest}\n  {hint}" if hint else nearest, status=NOT_FOUND
     )
@@ -104,9 +107,20 @@ def _begins_foreign_key(text: str, key: str) -> bool:
     return len(native) >= MIN_PREFIX and key.lower().startswith(text.lower())
 
 
+def _machine_hint(call: Call, text: str) -> str | None:
+    """How a session on another machine is named, where `text` is that machine."""
+    if not MACHINE_NAME.fullmatch(text):
+        return None
+    with suppress(ClientError):
+        found = call("agents_list", {}).get("agents", ())
+        if any(agent["id"] == text and agent.get("machine") for agent in found):
+            return f"{text} is another machine: name a session there, as {text}/main"
+    return None
+
+
 def _too_short_hint(text: str, rows: list[Any]) -> str | None:
     """What is missing of a `text` that begins the id of a session of another program; None where it begins none."""
-    foreign = [row["key"] for row in rows if row.get("readOnly")]
+    foreign = [row["key"] for row in rows if row.get("readOnly") and not row.get("machine")]
     for key in foreign:
         program, _, native = key.partition(":")
         if text and any(whole.lower().startswith(text.lower()) for whole in (key, native)):

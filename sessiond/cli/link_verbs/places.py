@@ -52,7 +52,7 @@ def load_module(name: str) -> ModuleType:
             raise
         raise CommandFailed(
             "sessiond link needs the package nats-py, which is not installed beside sessiond",
-            hint="pip install 'sessiond[link]', or in its clone: just install --link",
+            hint="in its clone: just install --link, or into the environment that it is in: pip install '.[link]'",
         ) from None
 
 
