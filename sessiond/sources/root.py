@@ -107,6 +107,14 @@ class OpenRoot:
         """Whether the file at a path is put together in memory, so that looking at it may take a while."""
         return self._made.makes(place)
 
+    def has_read(self, file: ListedFile) -> bool:
+        """Whether a session was read whole from the file as it is now."""
+        session = self.sessions.get(file.place)
+        if session is None or session.is_partial:
+            return False
+        facts = session.entry.file
+        return (facts.inode, facts.mtime_ns, facts.bytes) == (file.inode, file.mtime_ns, file.size)
+
     def look_at(self, place: str) -> ListedFile | None:
         """The session's file at a path as it is read, None where there is no usable one, and then `doctor` is told why.
 

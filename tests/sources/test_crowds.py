@@ -17,6 +17,8 @@ from sessiond.model.dialects import DIALECTS
 from sessiond.model.entry import Entry
 from sessiond.sources import machines
 from sessiond.sources.crowds import LEAST_CROWD, look_at_crowd
+from sessiond.sources.first_reading import read_known
+from sessiond.sources.reading import ListedFile
 from sessiond.sources.root import OpenRoot
 from sessiond.store.catalog import Session
 
@@ -75,6 +77,40 @@ def test_a_machine_with_thousands_of_sessions_is_shown_and_no_step_takes_long(tm
         print(f"; written one by one: {written_s:.2f} s, {written['slowest_ms']:.1f} ms")
     finally:
         daemon.stop()
+
+
+def test_a_file_that_was_read_as_it_is_is_not_looked_at_again(tmp_path: Path) -> None:
+    write_crowd(tmp_path, 1)
+    root = OpenRoot(machines.find_root(tmp_path), DIALECTS["machine"], 8 << 20)
+    place = f"mars/agents/ops/sessions/{session_id(0)}.jsonl"
+
+    def listed() -> ListedFile:
+        file = root.look_at(place)
+        assert file is not None
+        return file
+
+    first = listed()
+    assert not root.has_read(first), "no session is known"
+    entry = read_known(root, first, None)
+    assert isinstance(entry, Entry)
+    session = root.sessions[place] = Session(key=entry.session_key, entry=entry, folder=root.folder, place=place)
+    assert root.has_read(first)
+    path = Path(root.path, place)
+    with path.open("ab") as file:
+        file.write(line("more"))
+    assert not root.has_read(listed()), "it has grown"
+    session.entry = entry = read_known(root, listed(), None)
+    assert root.has_read(listed())
+    os.utime(path, ns=(1, 1))
+    assert not root.has_read(listed()), "it was written in place"
+    os.utime(path, ns=(entry.file.mtime_ns,) * 2)
+    assert root.has_read(listed())
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    os.utime(copy, ns=(entry.file.mtime_ns,) * 2)
+    copy.rename(path)
+    assert not root.has_read(listed()), "it is another file"
+    root.close()
 
 
 @pytest.mark.parametrize("count", [LEAST_CROWD, LEAST_CROWD + 1])
