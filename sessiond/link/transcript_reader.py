@@ -19,6 +19,7 @@ import structlog
 from sessiond.errors import StorageError
 from sessiond.link.bus import Arrival
 from sessiond.link.copy_asker import Ask, CopyAsker, Wanted
+from sessiond.link.copy_pace import CopyPace
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.courier import Taker
 from sessiond.link.envelope import PeerMessage, Refused, read_fields
@@ -75,6 +76,7 @@ class TranscriptReader:
     ) -> None:
         self._courier, self._states, self._wall_ms = courier, states, wall_ms
         self._folders = {name: MachineFolder(store, name, states, **limits) for name in machines}
+        self._paces = {name: CopyPace() for name in self._folders}
         self._askers = {
             name: CopyAsker(name, asks(name), have=self._have_of(name), rows=self._rows_of(name))
             for name in self._folders
@@ -183,15 +185,16 @@ class TranscriptReader:
                 self._courier.drop(fields)
             elif message.sender in self._folders:
                 try:
-                    wanted = await self._in_thread(self._apply_rows, message.sender, fields, message.payload)
+                    wanted, made = await self._in_thread(self._apply_rows, message.sender, fields, message.payload)
                 except StorageError:  # all rows are asked for again after a while
                     self._tell(message.sender)
                     continue
                 for one in wanted:
                     self._askers[message.sender].want(one)
+                await asyncio.sleep(self._paces[message.sender].wait_s(made, asyncio.get_running_loop().time()))
 
-    def _apply_rows(self, machine: str, fields: RowsFields, heads: bytes) -> list[Wanted]:
-        """Take what rows say, and return what copies miss. In the thread."""
+    def _apply_rows(self, machine: str, fields: RowsFields, heads: bytes) -> tuple[list[Wanted], int]:
+        """Take what rows say; what copies miss, and how many of them are new. In the thread."""
         folder, at = self._folders[machine], 0
         newer: list[tuple[RowFields, bytes]] = []
         for row in fields.rows:
@@ -201,7 +204,7 @@ class TranscriptReader:
                 newer.append((row, head))
         self._remove_gone(folder, [row for row, _ in newer if row.gone], fields.counter)
         here = [(row, head) for row, head in newer if not row.gone and folder.may_take(row.session)]
-        folder.apply([span for row, head in here if (span := self._begin(folder, row, head)) is not None])
+        applied = folder.apply([span for row, head in here if (span := self._begin(folder, row, head)) is not None])
         states = [(row.session, folder.state(row.session)) for row, _ in here]
         folder.note_rows(
             (session, CopyState(one.agent, one.generation, one.is_begun, one.is_gone, fields.counter))
@@ -213,7 +216,8 @@ class TranscriptReader:
         sizes = folder.sizes(row.session for row, _ in here)
         taken = (row for row, _ in here if folder.may_take(row.session))
         found = ((row, folder.state(row.session), sizes.get(row.session, 0)) for row in taken)
-        return [one for row, state, size in found if (one := _missing(row, state, size)) is not None]
+        made = sum(one.outcome == "written" for one in applied)
+        return [one for row, state, size in found if (one := _missing(row, state, size)) is not None], made
 
     def _begin(self, folder: MachineFolder, row: RowFields, head: bytes) -> ByteSpan | None:
         """The beginning of a copy of which there is nothing yet, or of an older generation only."""
