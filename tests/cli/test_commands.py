@@ -634,8 +634,15 @@ def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sess
         {"id": "bob", "name": "Bob", "configured": True, "runtime": "attached", "sandboxed": True},
         {"id": "eve", "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
         {"id": "mars", "machine": True, "configured": True, "runtime": "attached", "sandboxed": False, "attached": 1},
-        {"id": "venus", "machine": True, "awaySince": 5, "configured": True, "runtime": "attached", "sandboxed": False,
-         "attached": 1},
+        {
+            "id": "venus",
+            "machine": True,
+            "awaySince": 5,
+            "configured": True,
+            "runtime": "attached",
+            "sandboxed": False,
+            "attached": 1,
+        },
     ]
     answer_with(fake, agents_list={"requester": "main", "allowAny": False, "agents": agents})
     done = sessiond("agents")

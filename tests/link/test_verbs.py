@@ -288,7 +288,7 @@ def test_without_the_extra_the_package_that_is_missing_is_named(home: Path, word
     assert (done.returncode, done.stderr) == (
         1,
         "sessiond: sessiond link needs the package nats-py, which is not installed beside sessiond\n"
-        "  pip install 'sessiond[link]', or in its clone: just install --link\n",
+        "  in its clone: just install --link, or into the environment that it is in: pip install '.[link]'\n",
     )
 
 
