@@ -140,8 +140,9 @@ class Bus:
                 if len(data) > client.max_payload:
                     raise BusError(
                         "too_large",
-                        f"the server takes {client.max_payload} bytes in a message, not {len(data)}: remove max_payload"
-                        " from its configuration",
+                        # The same for all: each other sentence is a line in the log.
+                        f"the server takes no more than {client.max_payload} bytes in a message, and this one is"
+                        " longer: remove max_payload from its configuration",
                     )
                 acknowledged = await _cancellable(
                     client.jetstream().publish(
