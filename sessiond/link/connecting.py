@@ -196,6 +196,11 @@ async def connect_once(settings: ServerSettings) -> ServerClient:
     return client
 
 
+def _shows_nothing(settings: ServerSettings) -> bool:
+    """Whether it comes without anything by which a server with TLS could know it."""
+    return settings.uses_tls and settings.certificate is None and settings.nkey_seed is None
+
+
 def in_words(error: BaseException, settings: ServerSettings) -> BusError:
     """Why the server cannot be used, for its user."""
     where = f"the server {settings.address}"
@@ -209,6 +214,9 @@ def in_words(error: BaseException, settings: ServerSettings) -> BusError:
                 f"{where} has a certificate that cannot be verified: {error.verify_message}; link.ca must be the "
                 "authority that signed it, and link.server the name in it",
             )
+        case ssl.SSLError() | ConnectionError() | nats.errors.UnexpectedEOF() if _shows_nothing(settings):
+            wanted = "it may want a certificate, and none is configured: link.certificate and link.key"
+            return BusError("unreachable", f"{where} hangs up; {wanted}")
         case ssl.SSLError():
             return BusError(
                 "unreachable",

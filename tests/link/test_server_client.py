@@ -18,7 +18,7 @@ from sessiond.link import server_client
 from sessiond.link.bus import Bus, BusState, open_bus
 from sessiond.link.connecting import ServerSettings, connect_once
 from sessiond.link.failures import BusError
-from sessiond.link.server_client import MAX_LINE_BYTES, MAX_MESSAGE_BYTES
+from sessiond.link.server_client import MAX_LINE_BYTES, MAX_MESSAGE_BYTES, ServerClient
 from sessiond.link.subjects import stream_subject
 
 GREETING = b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"headers":true,"jetstream":true'
@@ -355,3 +355,31 @@ def test_a_server_that_hangs_up_again_and_again_is_asked_ever_less_often(monkeyp
             assert bus._client.options["reconnect_time_wait"] == 0.001
 
     asyncio.run(body())
+
+
+class _ClosedTwice:
+    """TLS that a server has ended at once, as the loop of Python 3.11.2 leaves it."""
+
+    def __init__(self) -> None:
+        self.transport, self._ssl_protocol = self, None
+
+    def abort(self) -> None:
+        self._ssl_protocol._abort()  # type: ignore[attr-defined]  # what it does there
+
+
+class _TransportOfBoth:
+    def __init__(self, outer: _ClosedTwice, inner: asyncio.StreamWriter) -> None:
+        self._io_writer, self._bare_io_writer = outer, inner
+
+
+def test_a_connection_whose_tls_was_closed_twice_is_dropped_all_the_same() -> None:
+    async def test() -> None:
+        async with serving(ScriptedServer()) as settings:
+            host, _, port = settings.server.removeprefix("nats://").rpartition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            client = ServerClient()
+            client._transport = _TransportOfBoth(_ClosedTwice(), writer)  # type: ignore[assignment]
+            client._abort()
+            assert writer.transport.is_closing()
+
+    asyncio.run(test())
