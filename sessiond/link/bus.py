@@ -25,6 +25,7 @@ from nats.js.errors import APIError
 
 from sessiond.errors import quote, shorten
 from sessiond.link.connecting import ServerSettings, in_words, make_client, options_of, server_facts
+from sessiond.link.envelope import MAX_MESSAGE_BYTES
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.question_lanes import Answerer, QuestionLane
 from sessiond.link.server_client import ServerClient, check_answer, denied_subject
@@ -281,6 +282,8 @@ class Bus:
             address = parse_subject(message.subject)
             # What was published by hand to the inbox has the inbox for its subject, and any subject to reply to.
             if address is not None and address.kind == kind:
+                if len(message.data) > MAX_MESSAGE_BYTES:
+                    message.data = b""  # refused all the same, and not kept until then
                 await queue.put(Arrival(self, address, message))
 
         subject = deliver_subject(self._settings.name, kind)

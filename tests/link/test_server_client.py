@@ -14,8 +14,8 @@ from support.link_stand_ins import until
 from support.patience import PATIENCE_S
 
 from sessiond.link import bus as bus_module
-from sessiond.link import server_client
-from sessiond.link.bus import Bus, BusState, open_bus
+from sessiond.link import envelope, server_client
+from sessiond.link.bus import Arrival, Bus, BusState, open_bus
 from sessiond.link.connecting import ServerSettings, connect_once
 from sessiond.link.failures import BusError
 from sessiond.link.server_client import MAX_LINE_BYTES, MAX_MESSAGE_BYTES, ServerClient
@@ -259,6 +259,30 @@ def test_the_longest_line_and_the_longest_message_are_waited_for() -> None:
             parser = bus._client._ps
             await until(lambda: len(parser.buf) >= 100_000)
             assert (bus.state.connected, server.count) == (True, 1)
+
+    asyncio.run(body())
+
+
+def test_what_is_longer_than_an_envelope_is_not_kept() -> None:
+    """A server may deliver 64 MiB at once, and as many messages as are kept until they are looked at."""
+
+    async def body() -> None:
+        async def deliver(connection: ScriptedConnection) -> None:
+            await connection.let_in()
+            while b"_INBOX.lap.rec" not in (line := await connection.reader.readline()):
+                assert line
+            for size in (envelope.MAX_MESSAGE_BYTES, envelope.MAX_MESSAGE_BYTES + 1):
+                connection.say(b"MSG %s %s %d\r\n" % (REC.encode(), line.split()[-1], size) + bytes(size) + b"\r\n")
+            await connection.answer_pings()
+
+        sizes: asyncio.Queue[int] = asyncio.Queue()
+
+        async def take(arrival: Arrival) -> None:
+            sizes.put_nowait(len(arrival.data))
+
+        async with bus_at(ScriptedServer(deliver)) as (bus, _):
+            bus.consume("rec", take)
+            assert [await sizes.get(), await sizes.get()] == [envelope.MAX_MESSAGE_BYTES, 0]
 
     asyncio.run(body())
 
