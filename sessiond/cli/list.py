@@ -189,7 +189,8 @@ def _messages(row: dict[str, Any]) -> int | None:
 
 
 def _title(row: dict[str, Any]) -> str | None:
-    return row.get("label") or row.get("title") or row.get("displayName")
+    # A session that another one began, as sub-agents are, has its task in place of a title.
+    return row.get("label") or row.get("title") or row.get("displayName") or row.get("task")
 
 
 def _status(row: dict[str, Any]) -> str:

@@ -66,6 +66,8 @@ def test_a_list_is_readable_on_80_columns() -> None:
     assert second.split()[-1] == "two"
     assert "0 " not in second.partition("two")[0].split("1970")[-1], "a count that is not known is not shown"
     assert third.split()[-1] == "home", "what a person called it comes first"
+    begun, titled = ({**ROW, "task": "count", **more} for more in ({}, {"title": "hello"}))
+    assert [line.split()[-1] for line in show_list([begun, titled], 0, Screen(80))] == ["TITLE", "count", "hello"]
 
 
 def test_sessions_are_chosen_by_program_and_folder(
