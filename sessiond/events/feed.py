@@ -348,7 +348,7 @@ class TranscriptFeed:
         async with self._store.committer.hold_exclusively(session):
             entry = await self._folders.reread_entry(session, self._retries)
             del self._without_key[session]
-        if entry is None or not (session.archived or self._store.catalog.by_key.get(session.key) is session):
+        if entry is None or not (session.archived or self._store.catalog.is_current(session)):
             return  # it was removed meanwhile, which the watcher reports
         if entry.known_key != session.key and is_own_key(entry.session_key, session.folder.agent_id):
             self._rename(session, entry)

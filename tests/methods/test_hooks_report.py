@@ -383,3 +383,24 @@ async def test_a_transcript_that_was_rewritten_still_attends_its_session(tmp_pat
             await trio.sleep(0.005)
         assert json.loads(path.read_bytes().splitlines()[0])["attends"] == KEY
         assert await keys(owner) == [KEY]
+
+
+async def test_a_report_counts_that_is_written_while_its_rewritten_transcript_is_adopted(tmp_path: Path) -> None:
+    claude_file(tmp_path)
+    async with daemon(tmp_path) as (parts, owner):
+        await report(owner, tmp_path, "UserPromptSubmit")
+        session, store = attending(parts), parts.services.store
+        path = tmp_path / "store" / session.path
+        kept = path.read_bytes()
+        async with trio.open_nursery() as nursery, store.committer.hold_exclusively(session):
+            path.write_bytes(b"")
+            # Of two files the first that changed is read first.
+            path.with_name("aaaaaaaa-copy.jsonl").write_bytes(kept)
+            while len(store.catalog.by_id) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+            nursery.start_soon(report, owner, tmp_path, "Stop")
+            while not session.in_flight:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+        while (await row(owner))["state"] != "done":  # noqa: ASYNC110
+            await trio.sleep(0.005)
+        assert attending(parts) is session
