@@ -116,8 +116,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: two workers for each processor, because many tests wait for other processes."""
-    return min(2 * len(os.sched_getaffinity(0)), 16)
+    """`-n auto`: three workers for each processor, because many tests wait for other processes."""
+    return min(3 * len(os.sched_getaffinity(0)), 16)
 
 
 _folder_numbers = itertools.count()

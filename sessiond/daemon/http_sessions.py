@@ -183,7 +183,11 @@ class SseSink:
         self._filled.set()
 
     async def room(self) -> None:
-        await self._emptied.wait()
+        while True:
+            await self._emptied.wait()
+            # While this was about to go on an event may have been written past the queue, which was empty.
+            if self.ready():
+                return
 
     async def run(self) -> None:
         """Write each event to the stream; until cancelled."""

@@ -214,21 +214,29 @@ def test_a_daemon_killed_at_any_step_ends_each_run_once_and_announces_under_one_
     daemon.wait_for(whole.is_over, "the conversation does not end")
     points = whole.events()
     assert points >= 30
-    announced = []
-    for point in spread(range(1, points + 1), 2):
-        conversation = programs.open(f"k{point}")
-        conversation.begin(timeoutSeconds=0)
-        # With different delays, so that it is killed in the middle of a turn as well as right after a write.
-        kill_at(conversation, point, later_s=0.002 * (point % 3))
-        daemon.start()
-        daemon.wait_for(conversation.is_over, f"the conversation killed at {point} does not end")
-        announced.append(check(programs, conversation))
-    # Killed late enough, the conversation is still announced; killed in its first run, it is not.
-    assert announced[-1] and not announced[0]
+    announced = [is_announced_after_kill(programs, point) for point in spread(range(1, points + 1), 2)]
+    # Killed late enough, the conversation is still announced; killed in its first run, it is not. On a busy machine a
+    # kill may come after that run.
+    assert announced[-1]
+    early = announced[0]
+    for attempt in range(5):
+        early = early and is_announced_after_kill(programs, 1, f"again{attempt}")
+    assert not early
     assert (
         Counter(one["runId"] for name in ("alice", "bob") for one in programs.requests_of(name)).most_common(1)[0][1]
         == 1
     )
+
+
+def is_announced_after_kill(programs: Programs, point: int, name: str = "") -> bool:
+    """Hold a conversation that is killed at a point and goes on, and check it; whether it was announced."""
+    conversation = programs.open(name or f"k{point}")
+    conversation.begin(timeoutSeconds=0)
+    # With different delays, so that it is killed in the middle of a turn as well as right after a write.
+    kill_at(conversation, point, later_s=0.002 * (point % 3))
+    programs.daemon.start()
+    programs.daemon.wait_for(conversation.is_over, f"the conversation killed at {point} does not end")
+    return check(programs, conversation)
 
 
 def kill_at(conversation: OpenConversation, point: int, *, later_s: float) -> None:

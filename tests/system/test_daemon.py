@@ -207,8 +207,11 @@ def test_a_failed_fdatasync_is_an_error_to_its_caller_and_leaves_no_record(daemo
         pytest.skip("strace cannot trace here")
     daemon.start(prefix=inject)
     daemon.call("sessions.create", key="main")
-    outcomes = [_inject(daemon, f"m{count}") for count in range(6)]
-    assert outcomes.count("storage") == 1
+    outcomes: list[str] = []
+    # The tracer counts the calls of each thread, and on a busy machine several threads take turns.
+    while "storage" not in outcomes[:-2] and len(outcomes) < 100:
+        outcomes.append(_inject(daemon, f"m{len(outcomes)}"))
+    assert set(outcomes) == {"ok", "storage"}
     kept = [f"m{count}" for count, outcome in enumerate(outcomes) if outcome == "ok"]
     page = daemon.call("sessions_history", sessionKey="main")
     assert [message["content"] for message in page["messages"]] == kept
