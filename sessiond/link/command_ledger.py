@@ -68,6 +68,10 @@ _FORGET_OLDEST = in_full(
     "update commands set answer = ? where peer = ? and id = (select id from commands"
     " where peer = ? and is_sent = 1 and length(answer) > {short} order by at_ms limit 1)"
 )
+_REMOVE_OLDEST = (
+    "delete from commands where peer = ? and id ="
+    " (select id from commands where peer = ? and is_sent = 1 order by at_ms limit 1)"
+)
 _FIELDS = ", ".join(LedgerEntry.__struct_fields__)
 
 
@@ -157,8 +161,10 @@ class CommandLedger:
     def _drop_oldest_parts(self, db: sqlite3.Connection, peer: str) -> None:
         held = "select bytes + count * ? from part_totals where peer = ?"
         while db.execute(held, (PART_COST_BYTES, peer)).fetchone()[0] > MAX_PART_BYTES:
-            oldest = db.execute("select id from parts where peer = ? order by number limit 1", (peer,)).fetchone()[0]
-            db.execute("delete from parts where peer = ? and id = ?", (peer, oldest))
+            oldest = db.execute("select id from parts where peer = ? order by number limit 1", (peer,)).fetchone()
+            if oldest is None:
+                break
+            db.execute("delete from parts where peer = ? and id = ?", (peer, oldest[0]))
 
     def begin(self, peer: str, command_id: str, run_id: str, session_key: str) -> bool:
         """Note the run that executes the command; False where it was answered meanwhile."""
@@ -200,18 +206,22 @@ class CommandLedger:
             return self.find(peer, command_id)
 
     def note_sent(self, peer: str, command_id: str, forgotten: bytes) -> None:
-        """Note that the server has the answer. `forgotten` is what the peer's oldest become where all are too much."""
+        """Note that the server has the answer. `forgotten` is what the peer's oldest become where all are too much.
+
+        A command without an answer stays as it is.
+        """
         assert len(forgotten) <= SHORT_ANSWER_BYTES
         with self._changing() as db:
-            db.execute("update commands set is_sent = 1 where peer = ? and id = ?", (peer, command_id))
+            db.execute(
+                "update commands set is_sent = 1 where peer = ? and id = ? and answer is not null", (peer, command_id)
+            )
+            # Where nothing is left to go, a stranger has changed the totals.
             while _total(db, peer, is_sent=True)[1] > MAX_ANSWER_BYTES:
-                db.execute(_FORGET_OLDEST, (forgotten, peer, peer))
+                if not db.execute(_FORGET_OLDEST, (forgotten, peer, peer)).rowcount:
+                    break
             while _total(db, peer, is_sent=True)[0] > MAX_KEPT:
-                db.execute(
-                    "delete from commands where peer = ? and id ="
-                    " (select id from commands where peer = ? and is_sent = 1 order by at_ms limit 1)",
-                    (peer, peer),
-                )
+                if not db.execute(_REMOVE_OLDEST, (peer, peer)).rowcount:
+                    break
 
     def open_commands(self) -> list[LedgerEntry]:
         """The commands without an answer, in the order in which they came."""

@@ -164,6 +164,26 @@ def test_the_answers_that_were_sent_have_a_limit_and_the_oldest_is_forgotten_and
     assert answers_of(ledger, "long", "longer") == [4, 4], "what is too long for all of them together is not kept"
 
 
+def test_what_has_no_answer_is_not_noted_as_sent(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_ledger, "MAX_ANSWER_BYTES", 300)
+    assert ledger.accept(PEER, "r1", bytes(301), 1)
+    ledger.note_sent(PEER, "r1", b"gone")
+    assert ledger.counts() == {PEER: {"waiting": 1}}
+    found = ledger.find(PEER, "r1")
+    assert found is not None and not found.is_sent
+    assert [one.id for one in ledger.open_commands()] == ["r1"]
+
+
+def test_totals_that_a_stranger_has_changed_hold_nothing_up(ledger: CommandLedger) -> None:
+    ledger.accept(PEER, "r1", b"", 1)
+    ledger.answer(PEER, "r1", b"answer")
+    ledger._db.execute("insert into totals values (?, 'answered', 1, ?, ?)", (PEER, 2**40, 2**40))
+    ledger._db.execute("insert into part_totals values (?, ?, ?)", (PEER, 2**40, 2**40))
+    ledger.note_sent(PEER, "r1", b"gone")
+    assert ledger.accept(PEER, "r2", b"", 2)
+    assert ledger.put_part(PEER, "r3", 0, 2, b"x") is None
+
+
 def test_the_commands_that_were_answered_have_a_limit(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_ledger, "MAX_KEPT", 2)
     ledger.accept(PEER, "open", b"", 0)
