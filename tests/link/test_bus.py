@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from support.buses import Watched, bus_of
+from support.buses import Watched, bus_of, flush_whole
 from support.link_stand_ins import until
 from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
@@ -112,7 +112,7 @@ def test_a_machine_that_floods_this_one_with_questions_is_not_heard_for_a_while_
             await flood.connect(server.url)
             for number in range(2000):
                 await flood.publish("ask.mars.lap", bytes(question_lanes.MAX_QUESTION_BYTES + number % 2))
-            await flood.flush()
+            await flush_whole(flood)
             assert await moon.bus.request("mars", b"q") == b"answer"
             async with asyncio.timeout(PATIENCE_S):
                 while (await refuse(lap.bus.request("mars", b"q", timeout_s=0.1))).trouble != "nobody":
@@ -150,7 +150,7 @@ def test_arrivals_that_nobody_takes_are_kept_to_a_limit(nats_server: type[NatsSe
                 await lap.bus.publish(REC, b"%d" % number)
             client = mars.bus._client
             assert client is not None
-            await client.flush()  # whatever the server had for it has come
+            await flush_whole(client)  # whatever the server had for it has come
             assert mars.bus._queues["rec"].qsize() <= 64
             is_free.set()
             async with asyncio.timeout(PATIENCE_S):
@@ -469,7 +469,7 @@ def test_two_machines_together_may_do_no_more_than_each(nats_server: type[NatsSe
         lap, mars = await connect_once(server.settings("lap")), await connect_once(server.settings("mars"))
         questions: asyncio.Queue[Msg] = asyncio.Queue()
         await mars.subscribe("ask.mars.lap", cb=questions.put)
-        await mars.flush()
+        await flush_whole(mars)
         for subject, data in asked.items():
             denied = mars.watch_denial(subject)
             await lap.publish("ask.mars.lap", b"", reply=subject)

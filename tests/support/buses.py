@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from nats.aio.client import Client
 from support.nats_server import NatsServer
 from support.patience import PATIENCE_S
 
@@ -41,6 +42,15 @@ class Watched:
                 self.changed.clear()
                 await self.changed.wait()
         return self.bus.state
+
+
+async def flush_whole(client: Client) -> None:
+    """Return when the server has done what was asked of it before, and what it has said until then has come.
+
+    The library's ping overtakes what waits to be sent; a second one does not, because the first takes it along.
+    """
+    await client.flush()
+    await client.flush()
 
 
 @asynccontextmanager

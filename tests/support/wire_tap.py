@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import nats
+from support.buses import flush_whole
 from support.nats_server import NatsServer
 from support.patience import PATIENCE_S
 
@@ -50,7 +51,7 @@ class WireTap:
 
         for subject in ("x.>", "ask.>", "_INBOX.>"):
             await self._client.subscribe(subject, cb=keep)
-        await self._client.flush()
+        await flush_whole(self._client)
 
     def of_kind(self, kind: str) -> list[tuple[str, bytes]]:
         """What was published for the stream under subjects of that kind."""
