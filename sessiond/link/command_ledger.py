@@ -16,8 +16,10 @@ from typing import Literal
 
 import msgspec
 
-from sessiond.errors import ConfigError, StorageError
+from sessiond.errors import ConfigError, StorageError, reason_of
+from sessiond.link.database import may_pass, open_alone
 from sessiond.link.ledger_tables import COUNT_ALL, SHORT_ANSWER_BYTES, TABLES, in_full
+from sessiond.store import dirfd
 
 NAME = "commands.db"
 # A sender that was off for longer asks for the answer in vain; its run would be executed a second time after this.
@@ -76,23 +78,32 @@ _FIELDS = ", ".join(LedgerEntry.__struct_fields__)
 
 
 class CommandLedger:
-    """An open ledger. Every change is on the disk when its method returns; StorageError where the disk refuses it."""
+    """An open ledger. Every change is on the disk when its method returns; StorageError where the disk refuses it.
+
+    Opening it raises StorageError where that may succeed later, and ConfigError where somebody has to mend it.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / NAME
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("pragma journal_mode = wal")
-            self._db.execute("pragma synchronous = full")
-            self._db.executescript(in_full(TABLES))
-            if not self._db.execute("pragma user_version").fetchone()[0]:
-                self._db.executescript(in_full(COUNT_ALL))
+            with dirfd.closing(dirfd.open_root(folder)) as folder_fd:
+                # SQLite would follow a link that stands here.
+                os.close(dirfd.open_file(folder_fd, NAME, os.O_RDWR | os.O_CREAT))
+            self._db = open_alone(path)
+            try:
+                self._db.executescript(in_full(TABLES))
+                if not self._db.execute("pragma user_version").fetchone()[0]:
+                    self._db.executescript(in_full(COUNT_ALL))
+            except BaseException:
+                self._db.close()
+                raise
         except (OSError, sqlite3.Error) as error:
+            if may_pass(error):
+                raise StorageError(f"{path} cannot be opened: {reason_of(error)}") from None
             raise ConfigError(
-                f"{path} cannot be opened: {error}; it has the commands of other machines. If it is damaged, move it"
-                " away: what they had sent they send again"
+                f"{path} cannot be opened: {reason_of(error)}; it has the commands of other machines. If it is damaged,"
+                " move it away: what they had sent they send again"
             ) from None
 
     def close(self) -> None:

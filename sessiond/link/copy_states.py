@@ -6,9 +6,10 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from sessiond.link.database import begin_change, open_database
-from sessiond.link.ranges import CopyState
+from sessiond.link.ranges import AgentId, CopyState, SessionId
 
 NAME = "copies.db"
 _SCHEMA = """
@@ -19,21 +20,35 @@ CREATE TABLE IF NOT EXISTS copy (
 ) WITHOUT ROWID
 """
 _FORGET = "DELETE FROM copy WHERE machine = ? AND session = ?"
-_WRITE = "INSERT OR REPLACE INTO copy VALUES (?, ?, ?, ?, ?, ?, ?)"
+# With the names of the columns: another file than was written here has others.
+_QUERY = "SELECT machine, session, agent, generation, begun, gone, counter FROM copy"
+_WRITE = (
+    "INSERT OR REPLACE INTO copy (machine, session, agent, generation, begun, gone, counter)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 
 Change = tuple[str, str, CopyState]
+
+
+class _CopyColumns(NamedTuple):
+    machine: str
+    session: SessionId
+    agent: AgentId
+    generation: str
+    begun: bool
+    gone: bool
+    counter: int
 
 
 class CopyStates:
     """All of them in memory, each change on disk when `write` returns. LinkError where another link has the file."""
 
     def __init__(self, store: Path) -> None:
-        self._database, rows = open_database(store, NAME, _SCHEMA, "SELECT * FROM copy")
+        self._database, rows = open_database(store, NAME, _SCHEMA, _QUERY, _CopyColumns)
         self._states: dict[str, dict[str, CopyState]] = {}
         self._gone: Counter[str] = Counter()
         for machine, session, agent, generation, begun, gone, counter in rows:
-            state = CopyState(agent, generation, bool(begun), bool(gone), counter)
-            self.note(machine, session, state)
+            self.note(machine, session, CopyState(agent, generation, begun, gone, counter))
 
     def of_machine(self, machine: str) -> Mapping[str, CopyState]:
         """Session id -> state."""

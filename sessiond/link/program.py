@@ -1,7 +1,7 @@
 """`sessiond link run`: the link as a program. Its lock, signals, reloads and exit code; the rest is in `running.py`.
 
-One link runs on a store. Without the server or the daemon it says so and goes on; it ends for a configuration that
-cannot be used (78), for a store that another link holds (69), and when it is told to.
+One link runs on a store. Without the server, the daemon or room on the disk it says so and goes on; it ends for a
+configuration that cannot be used (78), for a store that another link holds (69), and when it is told to.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 
 import structlog
 
+from sessiond.client.retry import Backoff
 from sessiond.config import settings as configuration
 from sessiond.config.settings import Config
 from sessiond.daemon import logs, memory, notify
-from sessiond.errors import ConfigError, StoreInUse, reason_of
+from sessiond.errors import ConfigError, StorageError, StoreInUse, reason_of
 from sessiond.link.connecting import options_of, settings_of
 from sessiond.link.failures import LinkError
 from sessiond.link.identity import no_store
@@ -34,6 +35,8 @@ log = structlog.get_logger("sessiond.link")
 # How long the end waits for what cannot be reached.
 _LEAVE_S = 2.0
 _CANCEL_AGAIN_S = 1.0
+# How soon, and how rarely at last, files are tried again that cannot be opened.
+_OPEN_AGAIN_S, _MAX_OPEN_AGAIN_S = 0.5, 15.0
 EXIT_OK, EXIT_IN_USE, EXIT_CONFIG = 0, 69, 78
 
 
@@ -136,7 +139,9 @@ class LinkProgram:
 
     async def _serve(self) -> None:
         """One link, until the end or a reload of the configuration."""
-        link = RunningLink(self._store, self._config, self._socket, say_status=self._manager.status)
+        link = await self._open()
+        if link is None:
+            return
         serving = asyncio.create_task(link.run())
         waits = [asyncio.create_task(event.wait()) for event in (self._stop, self._reload)]
         try:
@@ -159,6 +164,26 @@ class LinkProgram:
             for wait in waits:
                 wait.cancel()
             await end_task(serving)
+
+    async def _open(self) -> RunningLink | None:
+        """A link, as soon as its files can be opened; None where the end comes first.
+
+        The disk that is full now has room again when nobody looks, and a service manager that has started this program
+        often enough starts it no more.
+        """
+        backoff, told = Backoff(_OPEN_AGAIN_S, _MAX_OPEN_AGAIN_S), ""
+        while not self._stop.is_set():
+            try:
+                return RunningLink(self._store, self._config, self._socket, say_status=self._manager.status)
+            except StorageError as error:
+                if error.message != told:
+                    told = error.message
+                    log.error("the link waits until it can use its files", reason=error.message)
+                    self._manager.ready(f"waiting: {error.message}")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_s()):
+                    await self._stop.wait()
+        return None
 
     def _take_new_config(self) -> bool:
         """Load the configuration again; False where it cannot be used, and the old one stays."""

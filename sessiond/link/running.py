@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def wall_ms() -> int:
 
 class RunningLink:
     """`say_status(text)` tells the service manager in a line how things are. `leave` has to be called before `run` is
-    cancelled.
+    cancelled. StorageError where its files cannot be opened now.
     """
 
     def __init__(self, store: Path, config: Config, socket: str | None, *, say_status: Callable[[str], object]) -> None:
@@ -82,7 +83,6 @@ class RunningLink:
         self._asked = 0
         self._unsent: dict[tuple[str, Kind], str] = {}
         self._status_due = asyncio.Event()
-        self._ledger = LedgerThread(CommandLedger(store / layout.LINK), self._status_due.set)
         self._is_built = False
         self._daemon = DaemonClient(
             socket,
@@ -94,8 +94,13 @@ class RunningLink:
         # What it says of a daemon that is away, the other one says too.
         self._byte_door = DaemonClient(socket, say=lambda _sentence: None, make_wire=CborWire)
         self._peer_calls = PeerCalls(socket, self._daemon.call)
-        self._copies = CopyStates(store)
-        self._places = SentPlaces(store)
+        with ExitStack() as opened:  # where one cannot be opened, all are opened again later
+            self._ledger = LedgerThread(CommandLedger(store / layout.LINK), self._status_due.set)
+            opened.callback(self._ledger.close)
+            self._copies = CopyStates(store)
+            opened.callback(self._copies.close)
+            self._places = SentPlaces(store)
+            opened.pop_all()
         self._commands: Commands
         self._executor: Executor
         self._presence: Presence

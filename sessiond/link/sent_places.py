@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +23,23 @@ CREATE TABLE IF NOT EXISTS place (
   PRIMARY KEY (peer, session)
 ) WITHOUT ROWID
 """
-_WRITE = "INSERT OR REPLACE INTO place VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+# With the names of the columns: another file than was written here has others.
+_QUERY = "SELECT peer, session, agent, generation, upto, cursor, seen, gone FROM place"
+_WRITE = (
+    "INSERT OR REPLACE INTO place (peer, session, agent, generation, upto, cursor, seen, gone)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class _PlaceColumns(NamedTuple):
+    peer: str
+    session: str
+    agent: str
+    generation: str
+    upto: int
+    cursor: str | None
+    seen: str
+    gone: bool
 
 
 class SentPlace(msgspec.Struct, frozen=True):
@@ -44,13 +61,13 @@ class SentPlaces:
     """
 
     def __init__(self, store: Path) -> None:
-        self._database, rows = open_database(store, NAME, _SCHEMA, "SELECT * FROM place")
+        self._database, rows = open_database(store, NAME, _SCHEMA, _QUERY, _PlaceColumns)
         self._places: dict[str, dict[str, SentPlace]] = {}
         self.changed = asyncio.Event()
         self._unstored: dict[tuple[str, str], SentPlace] = {}
         for peer, session, agent, generation, upto, cursor, seen, gone in rows:
             # Without a cursor something may have been sent, of which nothing is known: nothing goes on from there.
-            is_over = bool(gone) or cursor is None
+            is_over = gone or cursor is None
             self._places.setdefault(peer, {})[session] = SentPlace(agent, generation, upto, cursor, seen, is_over)
 
     def of_peer(self, peer: str) -> Mapping[str, SentPlace]:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sampling import amount
+from support.shortage import no_room
 
-from sessiond.errors import ConfigError
+from sessiond.errors import ConfigError, StorageError
 from sessiond.link import command_ledger
 from sessiond.link.command_ledger import KEPT_MS, CommandLedger, LedgerEntry, NoRoom
 from sessiond.link.ledger_tables import COUNT_ALL, SHORT_ANSWER_BYTES, in_full
@@ -322,6 +323,21 @@ def test_a_damaged_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / command_ledger.NAME).write_bytes(b"not a database at all" * 100)
     with pytest.raises(ConfigError, match=r"commands.db cannot be opened: .*; it has the commands of other machines"):
         CommandLedger(tmp_path)
+
+
+def test_a_full_disk_is_no_damage(tmp_path: Path) -> None:
+    """Whoever moved the file away for it would have lost the answers."""
+    with no_room(), pytest.raises(StorageError, match=r"commands.db cannot be opened: disk I/O error$"):
+        CommandLedger(tmp_path)
+    made = CommandLedger(tmp_path)
+    assert made.accept(PEER, "r1", b"body", 1)
+    made.close()
+
+
+def test_no_memory_is_shared_with_what_others_may_cut(ledger: CommandLedger, tmp_path: Path) -> None:
+    """A process that reads behind the end of a file that it has mapped is killed."""
+    assert ledger.accept(PEER, "r1", b"body", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"commands.db", "commands.db-wal"}
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:

@@ -238,9 +238,9 @@ def test_what_no_rule_allows_never_reaches_the_daemon(
             answer = (await world.answers(1))[0][1]
             assert answer.status == "refused" and answer.error == sentence
             assert not world.daemon.asked
-            ledger = CommandLedger(world.folder)
-            assert ledger.counts() == {}, "who may do nothing fills no disk"
-            ledger.close()
+        ledger = CommandLedger(world.folder)
+        assert ledger.counts() == {}, "who may do nothing fills no disk"
+        ledger.close()
 
     in_world(body)
 

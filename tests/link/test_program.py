@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +15,15 @@ from support.link_stand_ins import run_until, settle
 from support.nats_machines import LinkedMachine, linked, wait_until_there
 from support.nats_server import NatsServer
 from support.sampling import whole_only
+from support.shortage import no_room
 
-from sessiond.errors import ConfigError
+from sessiond.errors import ConfigError, StorageError
 from sessiond.link.bus import _cancellable
-from sessiond.link.identity import new_identity
+from sessiond.link.command_ledger import CommandLedger
+from sessiond.link.copy_states import CopyStates
+from sessiond.link.identity import load_identity, new_identity
 from sessiond.link.program import LinkProgram, end_task, hold_store
+from sessiond.link.sent_places import SentPlaces
 from sessiond.link.status import read_status
 
 MakeServer = Callable[..., NatsServer]
@@ -28,6 +34,14 @@ def run_link(machine: LinkedMachine) -> tuple[int, str]:
     """A link that ends by itself: its exit code and what it says."""
     done = machine.daemon.cli("link", "run", "--store", str(machine.store), "--config", str(machine.daemon.config))
     return done.returncode, done.stderr
+
+
+def configured() -> str:
+    """The configuration of a machine that knows another one."""
+    return (
+        '[link]\nname = "lap"\nserver = "nats://127.0.0.1:4222"\n'
+        f'[[link.peers]]\nname = "mars"\nkey = "{new_identity().public.text}"\n'
+    )
 
 
 @pytest.mark.system
@@ -97,10 +111,7 @@ def test_a_reload_takes_the_new_configuration_and_keeps_the_old_one_where_it_is_
 
 def test_a_reload_that_is_asked_for_while_a_link_ends_is_not_lost(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(
-        '[link]\nname = "lap"\nserver = "nats://127.0.0.1:4222"\n'
-        f'[[link.peers]]\nname = "mars"\nkey = "{new_identity().public.text}"\n'
-    )
+    config.write_text(configured())
     seen: list[bool] = []
 
     class Program(LinkProgram):
@@ -171,6 +182,54 @@ def test_status_says_who_is_there_and_what_was_asked_also_after_the_link(
         stopped = json.loads(mars.daemon.cli("link", "status", "--json").stdout)
         assert (stopped["running"], stopped["name"]) == (False, "mars")
         assert "no link runs" in mars.daemon.cli("link", "status").stdout
+
+
+@pytest.mark.system
+def test_a_link_that_starts_on_a_full_disk_waits_for_room(tmp_path: Path, nats_server: MakeServer) -> None:
+    with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN, with_links=False) as machines:
+        mars = machines["mars"]
+        with no_room():
+            process = mars.link = subprocess.Popen(
+                mars.link_command(), env=mars.daemon.environ, stderr=subprocess.PIPE, process_group=0
+            )
+        assert process.stderr is not None
+        with process.stderr as said:
+            first = said.readline().decode()
+            assert "the link waits until it can use its files" in first and "commands.db cannot be opened" in first
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            machines["lap"].start_link()
+            wait_until_there(mars, ["lap"])
+
+
+def test_a_link_whose_files_cannot_be_opened_can_be_told_to_end_and_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").mkdir(0o700)
+    load_identity(tmp_path, make=True)
+    config = tmp_path / "config.toml"
+    config.write_text(configured())
+    monkeypatch.setattr("sessiond.link.program._OPEN_AGAIN_S", 0.001)
+    tried: list[Path] = []
+
+    class Full(SentPlaces):
+        def __init__(self, store: Path) -> None:
+            tried.append(store)
+            if len(tried) == 3:
+                program._stop.set()
+            raise StorageError("no room")
+
+    program: LinkProgram
+
+    async def body() -> None:
+        nonlocal program
+        program = LinkProgram(tmp_path, config, None)
+        monkeypatch.setattr("sessiond.link.running.SentPlaces", Full)
+        await program.run()
+        assert len(tried) == 3
+        CommandLedger(tmp_path / "link").close()
+        CopyStates(tmp_path).close()
+
+    run_until(body)
 
 
 def test_a_cancellation_that_a_library_takes_for_an_answer_is_not_lost() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import sqlite3
 import sys
 import tempfile
 from pathlib import Path
@@ -329,6 +331,26 @@ def test_a_database_that_is_damaged_anywhere_is_begun_again(world: World) -> Non
     path.write_bytes(data)
     world.open()
     assert world.folder.state("session-0000") is None
+    assert world.put(b"abc") == Applied("written", 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE copy RENAME counter TO times",
+        "UPDATE copy SET agent = x'00ff'",
+        "UPDATE copy SET agent = '../..'",
+        "UPDATE copy SET session = '../other'",
+        "UPDATE copy SET counter = 'many'",
+    ],
+)
+def test_a_database_with_other_columns_or_values_is_begun_again(world: World, change: str) -> None:
+    world.put(b"abc")
+    world.close()
+    with contextlib.closing(sqlite3.connect(world.store / "link" / "copies.db")) as other, other:
+        other.execute(change)
+    world.open()
+    assert world.folder.state("s") is None
     assert world.put(b"abc") == Applied("written", 3)
 
 

@@ -1,4 +1,4 @@
-"""Descriptors and threads that run out, for tests in the daemon's own process."""
+"""Descriptors, threads and room that run out, for tests in the daemon's own process."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def no_free_descriptor() -> Iterator[None]:
             while True:
                 taken.callback(os.close, os.open("/dev/null", os.O_RDONLY))
         yield
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """In this block no file gets longer, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager
