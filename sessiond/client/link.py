@@ -6,7 +6,8 @@ import select
 import socket
 import struct
 import time
-from contextlib import suppress
+from _thread import allocate_lock  # `threading` has the same, and takes a millisecond of a hook's
+from contextlib import contextmanager, suppress
 
 from sessiond.client import wire
 from sessiond.client.errors import CallTimeout, ConnectionLost, DaemonNotRunning, NotPermitted, NotSent
@@ -14,6 +15,7 @@ from sessiond.errors import reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 CONNECT_TIMEOUT_S = 10.0
@@ -37,6 +39,9 @@ class ClientLink:
         self._socket = _connect(path, most_s)
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
+        self._lock = allocate_lock()  # guards the attributes below
+        self._users = 0
+        self._closed = False
 
     def initialize(self, hello: dict[str, Any]) -> None:
         """Call `initialize`, which must precede every other message."""
@@ -55,40 +60,62 @@ class ClientLink:
 
     def has_data(self) -> bool:
         """Whether there is something to read, or the connection ended. Not while another thread receives."""
-        return bool(self._readable.poll(0))
+        with self._use() as is_open:
+            return not is_open or bool(self._readable.poll(0))
 
     def send(self, data: bytes) -> None:
         """Send a whole message. NotSent where that failed: the daemon ignores incomplete lines."""
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise NotSent(f"the connection to sessiond ended ({reason_of(error)})") from None
+        with self._use():
+            try:
+                self._socket.sendall(data)
+            except OSError as error:
+                raise NotSent(f"the connection to sessiond ended ({reason_of(error)})") from None
 
     def receive(self, deadline: float | None = None) -> list[wire.Incoming]:
         """The next messages, at least one.
 
         CallTimeout past `deadline` (monotonic seconds), ConnectionLost at the end of the connection.
         """
-        while True:
-            try:
-                # Not `settimeout`, which would also apply to another thread that is sending.
-                left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-                if not self._readable.poll(left_ms):
-                    raise CallTimeout("sessiond did not answer in time")
-                data = self._socket.recv(READ_BYTES)
-            except OSError as error:
-                raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
-            if not data:
-                raise ConnectionLost("sessiond closed the connection")
-            messages = self.wire.feed(data)
-            if messages:
-                return messages
+        with self._use() as is_open:
+            while is_open:
+                try:
+                    # Not `settimeout`, which would also apply to another thread that is sending.
+                    left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+                    if not self._readable.poll(left_ms):
+                        raise CallTimeout("sessiond did not answer in time")
+                    data = self._socket.recv(READ_BYTES)
+                except OSError as error:
+                    raise ConnectionLost(f"the connection to sessiond ended ({reason_of(error)})") from None
+                if not data:
+                    raise ConnectionLost("sessiond closed the connection")
+                messages = self.wire.feed(data)
+                if messages:
+                    return messages
+        raise ConnectionLost("the connection to sessiond was closed here")
 
     def close(self) -> None:
         """Close the connection, also while another thread reads from it."""
-        with suppress(OSError):  # the other side has closed already
+        with self._lock, suppress(OSError):  # the other side has closed already
+            self._closed = True
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        with self._use():
+            pass
+
+    @contextmanager
+    def _use(self) -> Iterator[bool]:
+        """Keep the socket for the block, and whether it is open. After `close` the last block gives it back: a poll for
+        its number, which may be that of another file by then, would wait for that one.
+        """
+        with self._lock:
+            self._users += 1
+            is_open = not self._closed
+        try:
+            yield is_open
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._closed and not self._users:
+                    self._socket.close()
 
 
 def _connect(path: str, timeout_s: float) -> socket.socket:
