@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Protocol
 
 from sortedcontainers import SortedList
@@ -17,7 +18,7 @@ from sessiond.model.entry import Entry
 from sessiond.model.keys import agent_of, is_inbox, machine_of, rest_of
 from sessiond.store.folder import Folder
 from sessiond.store.foreign import ForeignKeys, NativeIds
-from sessiond.store.session import CurrentTexts, Remnant, Session
+from sessiond.store.session import CurrentTexts, Remnant, Session, make_place
 
 __all__ = ["Catalog", "CurrentTexts", "Folder", "Remnant", "Session"]
 
@@ -45,7 +46,7 @@ class Catalog:
         self.by_key: dict[str, Session] = {}
         self.by_id: dict[str, Session] = {}
         self.corrupt_records = 0
-        self._order: SortedList[tuple[int, str]] = SortedList()
+        self._order: SortedList[Session] = SortedList()
         self._labels: dict[tuple[str, str], dict[str, None]] = {}
         self._inboxes: dict[str, dict[str, None]] = {}
         self._children: dict[str, dict[str, None]] = {}
@@ -77,7 +78,10 @@ class Catalog:
             live = [session for session in sessions if not session.archived]
         for session in live:
             self._index(session)
-        self._order.update([(-session.entry.updated_at, session.key) for session in live])
+        # Comparing sessions takes longer than comparing what they are ordered by.
+        live = sorted(live, key=attrgetter("key"))
+        live.sort(key=attrgetter("entry.updated_at"), reverse=True)
+        self._order.update(live)
 
     def add(self, session: Session) -> None:
         """Add a session. If its key is taken, the one with the newer header is current and the other superseded.
@@ -91,10 +95,10 @@ class Catalog:
             if session.entry.questions:
                 self._asking[session] = None
             self._index(session)
-            self._order.add(session.order)
+            self._order.add(session)
         elif self._claim(session):
             self._index(session)
-            self._order.add(session.order)
+            self._order.add(session)
         if self.watcher is not None and session.entry.attends is None:
             self.watcher.entry_changed(session)
 
@@ -212,8 +216,13 @@ class Catalog:
 
     def replace(self, session: Session, entry: Entry) -> None:
         """Set the session's entry and update the indexes."""
-        old, place = session.entry, session.order
+        old = session.entry
+        is_moved = session.is_ordered and old.updated_at != entry.updated_at
+        if is_moved:
+            self._order.remove(session)
         session.entry = entry
+        if is_moved:
+            self._order.add(session)
         if session.folder.source is None:
             session.folder.dirty = True
             if old.own_native_id != entry.own_native_id:
@@ -232,9 +241,6 @@ class Catalog:
         if not session.is_ordered:
             return
         self.corrupt_records += entry.corrupt_records - old.corrupt_records
-        if old.updated_at != entry.updated_at:
-            self._order.remove(place)
-            self._order.add(session.order)
         if old.label != entry.label:
             self._drop(self._labels, (agent_of(session.key), old.label or ""), session.key)
             self._put_label(session)
@@ -275,9 +281,7 @@ class Catalog:
 
     def newest(self, after: tuple[int, str] | None = None) -> Iterator[Session]:
         """The live sessions, newest message first, from a place in the order on. Do not await while iterating."""
-        by_key = self.by_key
-        for _, key in self._order.irange(minimum=after):
-            yield by_key[key]
+        yield from self._order.irange(minimum=make_place(after) if after is not None else None)
 
     def unsettled_sessions(self) -> list[Session]:
         """The sessions that a start may have to continue, live or not: with open runs or conversations, or children."""
@@ -353,7 +357,7 @@ class Catalog:
     def _unindex(self, session: Session) -> None:
         if not session.is_ordered:
             return
-        self._order.discard(session.order)
+        self._order.discard(session)
         session.is_ordered = False
         self.corrupt_records -= session.entry.corrupt_records
         self._drop(self._labels, (agent_of(session.key), session.entry.label or ""), session.key)

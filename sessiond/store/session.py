@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from sessiond.model.dialects import TranscriptDialect
+from sessiond.model.dialects import V3, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.row import CachedRow
 from sessiond.store import layout
@@ -73,10 +73,12 @@ class Session(msgspec.Struct, eq=False, weakref=True):
         """The key in its transcript: another one than that under which it is known, where it attends a session."""
         return self.entry.session_key or self.key
 
-    @property
-    def order(self) -> tuple[int, str]:
-        """Its place among the live sessions: the newest message first."""
-        return -self.entry.updated_at, self.key
+    def __lt__(self, other: Session) -> bool:
+        """Whether it comes first among the live sessions: that with the newest message does, and of one time the keys
+        say.
+        """
+        mine, theirs = self.entry.updated_at, other.entry.updated_at
+        return mine > theirs or (mine == theirs and self.key < other.key)
 
     def restore_from(self, read: Session) -> None:
         """Take over entry and folder of `read`: the file was removed and is back, perhaps with another content."""
@@ -138,3 +140,11 @@ class Session(msgspec.Struct, eq=False, weakref=True):
         entry = self.entry
         name = self.session_id
         return not entry.is_copy, entry.created_at, not entry.is_named_otherwise, -len(name), name
+
+
+_NOWHERE = Folder("", -1, dialect=V3)
+
+
+def make_place(place: tuple[int, str]) -> Session:
+    """What compares to sessions as one with that time, below zero, and that key: a place in their order."""
+    return Session(key=place[1], entry=Entry(session_id="", updated_at=-place[0]), folder=_NOWHERE)

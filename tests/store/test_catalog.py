@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from typing import Any
 
 from hypothesis import settings
@@ -260,3 +261,14 @@ def test_the_garbage_collector_does_not_look_at_sessions_of_which_nothing_was_as
     catalog, many = Catalog(), [session(f"s{number}", f"agent:main:{number}") for number in range(3)]
     catalog.load(many)
     assert not any(gc.is_tracked(one) for one in many)
+
+
+def test_a_session_takes_few_bytes_in_the_catalog() -> None:
+    catalog = Catalog()
+    many = [session(f"s{number}", f"agent:main:{number}", updated_at=10**12 + number) for number in range(10_000)]
+    tracemalloc.start()
+    try:
+        catalog.load(many)
+        assert tracemalloc.get_traced_memory()[0] < 80 * len(many), "more than its place in two tables and the order"
+    finally:
+        tracemalloc.stop()
