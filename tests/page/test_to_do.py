@@ -138,11 +138,22 @@ def test_who_reads_above_is_not_moved(day: Daemon, open_page: Any) -> None:
     page.wait_for_function("() => document.querySelectorAll('message-view').length > 60")
     pane.evaluate("(pane) => { pane.scrollTop = pane.scrollHeight / 2 }")
     page.wait_for_function("() => !document.querySelector('.pill').hidden")
-    look = """(pane) => {
-      const top = pane.getBoundingClientRect().top;
-      const all = [...document.querySelectorAll("message-view")];
-      const seen = all.find((one) => one.getBoundingClientRect().bottom > top);
-      return [seen.dataset.seq, Math.round(seen.getBoundingClientRect().top - top)];
+    # The heights of messages that were never seen are guesses until their turn comes, some frames later.
+    look = """async (pane) => {
+      const first = () => {
+        const top = pane.getBoundingClientRect().top;
+        const all = [...document.querySelectorAll("message-view")];
+        const seen = all.find((one) => one.getBoundingClientRect().bottom > top);
+        return [seen.dataset.seq, Math.round(seen.getBoundingClientRect().top - top)];
+      };
+      let seen = first();
+      for (let frames = 0; frames < 10; frames++) {
+        await new Promise(requestAnimationFrame);
+        const now = first();
+        if (`${now}` !== `${seen}`) frames = 0;
+        seen = now;
+      }
+      return seen;
     }"""
     before = pane.evaluate(look)
     day.call("chat.inject", sessionKey=key, messages=[{"role": "user", "content": "something new"}])
