@@ -86,7 +86,8 @@ class TranscriptFeed:
         Whether records that the daemon wrote are still to be published: an append returns when they are. Records of
         other programs behind them are read later.
         """
-        written, session.written = session.written, None
+        activity = session.activity
+        written, activity.written = activity.written, None
         if not self._store.catalog.has(session):
             self._store.committer.files.forget(session)  # removed while it was written
         reported_at = self._changed_in_flight.pop(session, -math.inf)
@@ -98,7 +99,7 @@ class TranscriptFeed:
         ):
             more = False
         else:
-            more = self._read_step(session) and session.entry.file.folded_to < session.written_end
+            more = self._read_step(session) and session.entry.file.folded_to < activity.written_end
         if session.archived:
             # Followers that still replay it read on, and at its end switch to the key's next session.
             self._bus.wake(session.key)
@@ -309,7 +310,7 @@ class TranscriptFeed:
 
     def _handle_rewrite(self, session: Session, entry: Entry) -> None:
         """The file was rewritten in place, or replaced by another one under its name."""
-        session.epoch += 1
+        session.activity.epoch += 1
         self._store.catalog.replace(session, entry)
         live = self._store.catalog.by_key.get(session.key) is session
         if entry.attends is not None:
@@ -328,7 +329,7 @@ class TranscriptFeed:
             return
         catalog.remove(session)
         self.session_disappeared(session, f"its transcript is that of {entry.session_key} now")
-        session.epoch += 1
+        session.activity.epoch += 1
         session.key = entry.known_key
         catalog.replace(session, entry)
         catalog.add(session)
@@ -338,7 +339,7 @@ class TranscriptFeed:
         """A file in the archive has another session key: followers of the old key do not read it."""
         self._store.catalog.remove(session)
         self._bus.wake(session.key)
-        session.epoch += 1
+        session.activity.epoch += 1
         session.key = entry.known_key
         self._store.catalog.replace(session, entry)
         self._store.catalog.add(session)

@@ -184,11 +184,11 @@ async def delete(
 
 @contextmanager
 def _mark_leaving(session: Session) -> Iterator[None]:
-    over = session.leaving = trio.Event()
+    over = session.activity.leaving = trio.Event()
     try:
         yield
     finally:
-        session.leaving = None
+        session.activity.leaving = None
         over.set()
 
 

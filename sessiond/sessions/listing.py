@@ -249,7 +249,8 @@ def encoded_row(
 
 def _cached_row(store: SessionStore, session: Session, caller_agent: str | None) -> CachedRow:
     """The cached row of the session for this caller, or a new one in its place."""
-    current, entry, folder = session.row, session.entry, session.folder
+    activity, entry, folder = session.activity, session.entry, session.folder
+    current = activity.row
     archived = session.superseded or folder.archived
     away = away_since(store, session.key) if folder.source is not None else None
     if (
@@ -262,7 +263,8 @@ def _cached_row(store: SessionStore, session: Session, caller_agent: str | None)
         or current.place != session.place
         or current.away_since != away
     ):
-        current = session.row = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, away)
+        current = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, away)
+        activity.row = current
     return current
 
 

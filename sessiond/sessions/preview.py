@@ -69,13 +69,13 @@ async def previews(store: SessionStore, sessions: Sequence[Session], *, shown: S
             title, last = _title(entry, first, show), short(last, 120) if last else None
             preview = CurrentTexts(entry, title, last, encode_texts(title, last))
             if shown is None and texts is not None:
-                session.texts = preview
+                session.activity.texts = preview
         found.append(preview)
     return found
 
 
 def _current(session: Session) -> CurrentTexts | None:
-    texts = session.texts
+    texts = session.activity.texts
     return texts if texts is not None and texts.entry is session.entry else None
 
 

@@ -259,7 +259,7 @@ class SessionFiles:
     def _move(self, session: Session, root: OpenRoot, other: OpenRoot, place: str) -> None:
         """The file of a session is found elsewhere from now on."""
         root.forget(session.place)
-        session.folder, session.place, session.row = other.folder, place, None
+        session.folder, session.place, session.activity.row = other.folder, place, None
         other.forget(place)
         other.sessions[place] = session
         self._keeper.note(session)

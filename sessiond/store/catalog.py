@@ -228,8 +228,7 @@ class Catalog:
             if old.own_native_id != entry.own_native_id:
                 self.natives.move(old.own_native_id, entry.own_native_id, session)
         if entry.file.folded_to < old.file.folded_to:
-            session.parsed = None
-            session.written_end = 0  # the file was rewritten, so the last record written is no parent any more
+            session.forget_written()
         if not _is_unsettled(entry):
             self._unsettled.pop(session, None)
         elif session.folder.source is None and self._is_found(session):

@@ -205,7 +205,7 @@ class Committer:
         return self._add(session, waiting)
 
     def _add(self, session: Session, waiting: WaitingAppend) -> CommitJob:
-        session.in_flight += 1
+        session.activity.in_flight += 1
         job = self._open.get(session)
         if job is not None:
             with self._taking:
@@ -331,7 +331,7 @@ class Committer:
             return  # given up before
         del self._under_way[job]
         self.syncs += 1
-        session.in_flight -= len(job.waiters)
+        session.activity.in_flight -= len(job.waiters)
         try:
             self._keep_results(job)
             while self._on_committed(session):
@@ -352,14 +352,14 @@ class Committer:
         yield
 
     def _keep_results(self, job: CommitJob) -> None:
-        session = job.session
+        session, activity = job.session, job.session.activity
         for waiting in job.waiters:
             waiting.error = waiting.error or job.error
             if waiting.error is None:
-                session.written_id, session.written_end = waiting.last_id, waiting.places[-1][1]
+                activity.written_id, activity.written_end = waiting.last_id, waiting.places[-1][1]
             else:
                 self._on_refused(waiting.error)
-        session.written = job.written
+        activity.written = job.written
         if job.parsed:
             session.keep_parsed(job.parsed)
 

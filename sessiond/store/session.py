@@ -36,37 +36,69 @@ class Remnant(NamedTuple):
     data: bytes
 
 
-class Session(msgspec.Struct, eq=False, weakref=True):
-    """One transcript and its entry. `in_flight` counts unfinished appends, during which only the committer reads on.
+class SessionActivity(msgspec.Struct, eq=False, gc=False):
+    """What is done with a session, and was since the start. Of 100,000 most are neither listed nor written to, and have
+    none.
 
-    `leaving` exists while the session is being reset or deleted, and is set at the end. `epoch` changes whenever the
-    file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is the
-    id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that far
-    yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset; `written` is
-    what the newest commit wrote, for the fold. `is_ordered` says that the catalog has it in its order. `place` is the
-    path of another program's file below its folder.
+    `row` and `texts` are what lists show. `in_flight` counts unfinished appends, during which only the committer reads
+    on. `leaving` exists while the session is being reset or deleted, and is set at the end. `epoch` changes whenever
+    the file has to be read again from the start; in `keyed_epoch` it was seen to have its session key. `written_id` is
+    the id of the newest record written by the daemon, and `written_end` the offset behind it; the fold may not be that
+    far yet. `remnants` are blanked out before the next append. `parsed` are lines parsed ahead, by offset; `written` is
+    what the newest commit wrote, for the fold.
+    """
+
+    row: CachedRow | None = None
+    texts: CurrentTexts | None = None
+    in_flight: int = 0
+    leaving: trio.Event | None = None
+    epoch: int = 0
+    keyed_epoch: int = -1
+    written_id: str | None = None
+    written_end: int = 0
+    remnants: tuple[Remnant, ...] = ()
+    parsed: Mapping[int, Line] | None = None
+    written: WrittenBytes | None = None
+
+
+class Session(msgspec.Struct, eq=False, weakref=True):
+    """One transcript and its entry. `is_ordered` says that the catalog has it in its order. `place` is the path of
+    another program's file below its folder.
 
     The garbage collector does not track a session, as long as it refers to nothing that it tracks: else it would look
-    at each of 100,000 when a start ends. So most fields are None at first.
+    at each of 100,000 when a start ends.
     """
 
     key: str
     entry: Entry
     folder: Folder
     superseded: bool = False
-    in_flight: int = 0
-    written_id: str | None = None
-    written_end: int = 0
-    epoch: int = 0
-    keyed_epoch: int = -1
-    remnants: tuple[Remnant, ...] = ()
-    leaving: trio.Event | None = None
-    parsed: Mapping[int, Line] | None = None
-    written: WrittenBytes | None = None
-    row: CachedRow | None = None
-    texts: CurrentTexts | None = None
     place: str = ""
     is_ordered: bool = False
+    _activity: SessionActivity | None = None
+
+    @property
+    def activity(self) -> SessionActivity:
+        """For whoever changes it; it is made when it is first asked for."""
+        if self._activity is None:
+            self._activity = SessionActivity()
+        return self._activity
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._activity is None else self._activity.in_flight
+
+    @property
+    def leaving(self) -> trio.Event | None:
+        return None if self._activity is None else self._activity.leaving
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self._activity is None else self._activity.epoch
+
+    @property
+    def parsed(self) -> Mapping[int, Line] | None:
+        return None if self._activity is None else self._activity.parsed
 
     @property
     def stored_key(self) -> str:
@@ -83,15 +115,20 @@ class Session(msgspec.Struct, eq=False, weakref=True):
     def restore_from(self, read: Session) -> None:
         """Take over entry and folder of `read`: the file was removed and is back, perhaps with another content."""
         self.entry, self.folder = read.entry, read.folder
-        self.written_id, self.written_end = None, 0
-        self.parsed = None
-        self.epoch += 1
+        self.forget_written()
+        self.activity.written_id = None
+        self.activity.epoch += 1
+
+    def forget_written(self) -> None:
+        """The file was rewritten: the last record written is no parent any more, and no line is where it was."""
+        if self._activity is not None:
+            self._activity.parsed, self._activity.written_end = None, 0
 
     def keep_parsed(self, lines: Iterable[Line]) -> None:
         """Add lines parsed ahead, and drop those that were folded meanwhile."""
         folded_to = self.entry.file.folded_to
         known = self.parsed.values() if self.parsed else ()
-        self.parsed = {line.offset: line for line in (*known, *lines) if line.offset >= folded_to} or None
+        self.activity.parsed = {line.offset: line for line in (*known, *lines) if line.offset >= folded_to} or None
 
     @property
     def session_id(self) -> str:
@@ -130,8 +167,9 @@ class Session(msgspec.Struct, eq=False, weakref=True):
     @property
     def last_id(self) -> str | None:
         """The id of the newest record, which the next one names as its parent."""
-        facts = self.entry.file
-        return self.written_id if self.written_end > facts.folded_to else facts.last_id
+        facts, activity = self.entry.file, self._activity
+        is_behind = activity is not None and activity.written_end > facts.folded_to
+        return activity.written_id if activity is not None and is_behind else facts.last_id
 
     @property
     def _age(self) -> tuple[bool, int, bool, int, str]:

@@ -167,11 +167,11 @@ class Writing:
         session = self._session
         name, folder_fd = session.file_name, session.folder.fd
         self._untouched = None
-        kept = self._files.take(session)
+        kept, activity = self._files.take(session), session.activity
         if kept is not None:
             self._opened.append(kept.fd)
             named = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-            if kept.is_current(named) and session.keyed_epoch == session.epoch and not session.remnants:
+            if kept.is_current(named) and activity.keyed_epoch == activity.epoch and not activity.remnants:
                 self._untouched, self._facts, self._replaced = kept, session.entry.file, False
                 return kept.fd, named
         fd = self._files.retry_with_room(lambda: dirfd.open_file(folder_fd, name, os.O_RDWR | os.O_APPEND))
@@ -180,12 +180,13 @@ class Writing:
 
     def _preamble(self, fd: int, status: os.stat_result) -> bytes:
         """The lines to write first so that the file has its session key; empty unless it was rewritten without one."""
-        session, epoch = self._session, self._session.epoch
+        session, activity = self._session, self._session.activity
+        epoch, keyed_epoch = activity.epoch, activity.keyed_epoch
         if folding.continues(fd, session.entry.file, status) and (
-            not session.entry.file.inode or session.keyed_epoch == epoch or _HEADER.search(os.pread(fd, _HEAD_BYTES, 0))
+            not session.entry.file.inode or keyed_epoch == epoch or _HEADER.search(os.pread(fd, _HEAD_BYTES, 0))
         ):
             self._facts, self._replaced = session.entry.file, False
-            session.keyed_epoch = epoch
+            activity.keyed_epoch = epoch
             return b""
         empty = Entry(session_id=session.session_id)
         entry = folding.advance_open(fd, empty, self._limit, dialect=session.dialect, collect=False).entry
@@ -238,7 +239,7 @@ class Writing:
         try:
             offset = transcript.append(fd, payload, end)
         except transcript.HalfWritten as left:
-            self._session.remnants += (Remnant(os.fstat(fd).st_ino, left.offset, left.data),)
+            self._session.activity.remnants += (Remnant(os.fstat(fd).st_ino, left.offset, left.data),)
             raise
         block = WrittenBlock(fd, offset, payload)
         self._blocks.append(block)
@@ -343,15 +344,15 @@ class Writing:
 
     def _blank_out_remnants(self, fd: int) -> None:
         """Blank out what an earlier failed append had to leave. If that fails, nothing is appended."""
-        session = self._session
-        if not session.remnants:
+        activity = self._session.activity
+        if not activity.remnants:
             return
         inode = os.fstat(fd).st_ino
-        for remnant in session.remnants:
+        for remnant in activity.remnants:
             block = WrittenBlock(fd, remnant.offset, remnant.data)
             if remnant.inode == inode and block.is_unchanged():
                 transcript.blank_out(fd, block.offset, len(block.data))
-        session.remnants = ()
+        activity.remnants = ()
 
     def _withdraw(self) -> None:
         """Blank out and sync everything that was written, since nothing was acknowledged."""
@@ -362,7 +363,7 @@ class Writing:
                     transcript.blank_out(block.fd, block.offset, len(block.data))
             except (OSError, MemoryError):
                 inode = os.fstat(block.fd).st_ino
-                self._session.remnants += (Remnant(inode, block.offset, block.data),)
+                self._session.activity.remnants += (Remnant(inode, block.offset, block.data),)
         if self._sync is not None:
             for fd in {block.fd for block in self._written}:
                 with contextlib.suppress(OSError, MemoryError):

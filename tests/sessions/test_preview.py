@@ -29,12 +29,12 @@ async def test_preview_texts_are_cached_until_the_next_message(tmp_path: Path) -
         first = {"derivedTitle": "what is a heron?", "lastMessagePreview": "what is a heron?"}
         assert await row(owner) == first
         session = parts.services.store.catalog.by_key[KEY]
-        kept = session.texts
+        kept = session.activity.texts
         assert await row(owner) == first
-        assert session.texts is kept
+        assert session.activity.texts is kept
         await owner.say(KEY, "a bird")
         assert await row(owner) == {**first, "lastMessagePreview": "a bird"}
-        assert session.texts is not kept
+        assert session.activity.texts is not kept
 
 
 async def test_a_display_name_is_the_title_at_once(tmp_path: Path) -> None:

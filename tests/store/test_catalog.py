@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from typing import Any
 
+import trio
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -154,7 +156,7 @@ def test_the_parent_of_the_next_record_is_the_last_one_written_until_the_fold_ha
     catalog, one = Catalog(), session("s")
     catalog.add(one)
     assert one.last_id is None
-    one.written_id, one.written_end = "w", 100
+    one.activity.written_id, one.activity.written_end = "w", 100
     assert one.last_id == "w"
     catalog.replace(one, replace(one.entry, file=FileFacts(folded_to=150, last_id="stranger")))
     assert one.last_id == "stranger"
@@ -257,9 +259,10 @@ def test_a_session_that_was_removed_is_not_kept_for_what_is_read_of_it_afterward
     assert (catalog.unsettled_sessions(), catalog._unsettled) == ([], {})
 
 
-def test_the_garbage_collector_does_not_look_at_sessions_of_which_nothing_was_asked():
+def test_the_garbage_collector_does_not_look_at_sessions():
     catalog, many = Catalog(), [session(f"s{number}", f"agent:main:{number}") for number in range(3)]
     catalog.load(many)
+    many[0].activity.leaving = trio.Event()
     assert not any(gc.is_tracked(one) for one in many)
 
 
@@ -272,3 +275,13 @@ def test_a_session_takes_few_bytes_in_the_catalog() -> None:
         assert tracemalloc.get_traced_memory()[0] < 80 * len(many), "more than its place in two tables and the order"
     finally:
         tracemalloc.stop()
+
+
+def test_a_session_to_which_nothing_was_done_takes_few_bytes() -> None:
+    one = session("s")
+    assert sys.getsizeof(one) <= 96
+    assert (one.in_flight, one.leaving, one.epoch, one.parsed, one.last_id) == (0, None, 0, None, None)
+    one.forget_written()
+    assert one._activity is None
+    one.activity.epoch += 1
+    assert (one.epoch, one.in_flight) == (1, 0)

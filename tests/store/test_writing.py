@@ -64,7 +64,7 @@ class ContestedFile:
         status = os.fstat(fd)
         kept = KeptFile(fd, status.st_ino, status.st_size, status.st_mtime_ns, self.file.read_bytes()[-128:])
         self.files.keep(self.session, kept)
-        self.session.keyed_epoch = self.session.epoch
+        self.session.activity.keyed_epoch = self.session.epoch
 
     def fold_new_lines(self) -> None:
         self.session.entry = folding.advance(
@@ -321,7 +321,7 @@ def test_restoring_a_copy_with_some_of_our_records_duplicates_none(contested):
 def test_the_key_is_written_again_even_if_the_emptied_file_was_folded_meanwhile(contested, rest):
     contested.check(*contested.write("a"))
     contested.file.write_bytes(rest)
-    contested.session.epoch += 1
+    contested.session.activity.epoch += 1
     contested.fold_new_lines()
     contested.session.entry = replace(contested.session.entry, session_key=KEY)  # the feed keeps the key as well
     contested.check(*contested.write("b"))
@@ -340,7 +340,7 @@ def test_the_key_is_written_again_if_a_rewrite_left_size_and_time_alone(conteste
     with contested.file.open("r+b", buffering=0) as opened:
         opened.write(content.replace(b'"session"', b'"sessiom"').replace(b"hi", b"ho"))
         os.utime(opened.fileno(), ns=(written.st_atime_ns, written.st_mtime_ns))
-    contested.session.epoch += 1
+    contested.session.activity.epoch += 1
     contested.fold_new_lines()
     contested.session.entry = replace(contested.session.entry, session_key=KEY)  # the feed keeps the key as well
     contested.check(*contested.write("b"))
@@ -626,31 +626,31 @@ def test_a_refused_append_is_blanked_out_even_without_free_descriptors(contested
 def test_a_remnant_that_could_not_be_blanked_out_is_removed_before_the_next_append(contested):
     offset = contested.file.stat().st_size
     contested.add(record("refused"))
-    contested.session.remnants = (Remnant(contested.file.stat().st_ino, offset, record("refused")),)
+    contested.session.activity.remnants = (Remnant(contested.file.stat().st_ino, offset, record("refused")),)
     contested.check(*contested.write("again"))
     assert contested.ids() == ["s", "first", "again"]
-    assert contested.session.remnants == ()
+    assert contested.session.activity.remnants == ()
 
 
 def test_a_remnant_is_removed_even_if_nothing_happened_to_the_file_since(contested):
     offset = contested.file.stat().st_size
     contested.add(record("refused"))
     contested.keep_open()
-    contested.session.remnants = (Remnant(contested.file.stat().st_ino, offset, record("refused")),)
+    contested.session.activity.remnants = (Remnant(contested.file.stat().st_ino, offset, record("refused")),)
     contested.check(*contested.write("again"))
     assert contested.ids() == ["s", "first", "again"]
 
 
 def test_a_strangers_bytes_at_the_offset_of_a_remnant_are_left_alone(contested):
-    contested.session.remnants = (Remnant(contested.file.stat().st_ino, len(header()), record("refused")),)
+    contested.session.activity.remnants = (Remnant(contested.file.stat().st_ino, len(header()), record("refused")),)
     contested.check(*contested.write("again"))
     assert contested.ids() == ["s", "first", "again"]
 
 
 def test_a_remnant_of_another_file_removes_nothing_from_this_one(contested):
     """A write that was cut short may leave only a few bytes, which may occur in other files too."""
-    contested.session.remnants = (Remnant(contested.file.stat().st_ino, len(header()), record("first")[:9]),)
+    contested.session.activity.remnants = (Remnant(contested.file.stat().st_ino, len(header()), record("first")[:9]),)
     replace_by_a_copy(contested)
     contested.check(*contested.write("again"))
     assert contested.ids() == ["s", "first", "again"]
-    assert contested.session.remnants == ()
+    assert contested.session.activity.remnants == ()

@@ -353,7 +353,7 @@ async def test_a_worn_index_is_built_anew_beside_itself(tmp_path: Path, capsys: 
         write_session(tmp_path, "s0", [message(text + " platypus", T + at) for at, text in enumerate(big)])
         session = store.catalog.by_id["s0"]
         got = folding.read_on(session.folder, session.entry, session.file_name, RECORD_LIMIT)
-        session.epoch += 1
+        session.activity.epoch += 1
         store.catalog.replace(session, got.entry)
         await wait_until(lambda: (tmp_path / INDEX).exists() and (tmp_path / INDEX).stat().st_ino != first)
         await wait_ready(index)
