@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import structlog
 
 from sessiond.client.wire import DaemonRequest, Event
 from sessiond.config.settings import Config
+from sessiond.errors import StorageError
 from sessiond.link.bus import Arrival, Bus, BusState, open_bus
 from sessiond.link.cbor_wire import CborWire
 from sessiond.link.command_inbox import CommandInbox, read_part
-from sessiond.link.command_ledger import CommandLedger
+from sessiond.link.command_ledger import CommandLedger, LedgerEntry, State
 from sessiond.link.command_wire import CommandFile, PartOf, split
 from sessiond.link.commands import Commands
 from sessiond.link.connecting import settings_of
@@ -54,6 +55,8 @@ PING, BYE = "ping", "bye"
 _STATUS_S = 1.0
 # How often it is put together at most where nothing of it is new.
 _UNCHANGED_S = 0.1
+# When it is written again where it, or a part of it, could not be had.
+_STATUS_AGAIN_S = 15.0
 # For how long a link that ends waits for others to hear of it.
 _BYE_S = 0.5
 
@@ -82,6 +85,10 @@ class RunningLink:
         self._bus_state = BusState()
         self._asked = 0
         self._unsent: dict[tuple[str, Kind], str] = {}
+        # As the ledger said last, and why it cannot say it now.
+        self._counts: dict[str, dict[State, int]] = {}
+        self._dead: list[LedgerEntry] = []
+        self._ledger_trouble: str | None = None
         self._status_due = asyncio.Event()
         self._is_built = False
         self._daemon = DaemonClient(
@@ -304,23 +311,32 @@ class RunningLink:
                 self._say_status(status.in_a_line)
             # A thousand commands are a few lines, and a thousand parts are counted now and then.
             await asyncio.sleep(_STATUS_S if is_new else _UNCHANGED_S)
-            await self._status_due.wait()
+            with suppress(TimeoutError):
+                is_whole = file.is_written and not self._ledger_trouble
+                async with asyncio.timeout(None if is_whole else _STATUS_AGAIN_S):
+                    await self._status_due.wait()
             self._status_due.clear()
 
     async def _status(self) -> LinkStatus:
-        counts = await self._ledger.retry(CommandLedger.counts)
-        dead = await self._ledger.retry(CommandLedger.dead_letters, 20)
+        try:
+            self._counts = await self._ledger.do(CommandLedger.counts)
+            self._dead = await self._ledger.do(CommandLedger.dead_letters, 20)
+            self._ledger_trouble = None
+        except StorageError as error:  # which is shown with all else that is known
+            self._ledger_trouble = error.message
         return LinkStatus(
             name=self._envelopes.name,
             server=self._settings.address,
             server_version=self._bus_state.server_version,
             is_connected=self._bus_state.connected,
-            trouble=self._bus_state.trouble,
+            trouble=self._bus_state.trouble or self._ledger_trouble,
             daemon=self._daemon.is_connected,
             machines={name: self._presence.is_there(name) for name in self._peers},
             waiting_there=len(self._commands),
-            commands={peer: {str(state): count for state, count in found.items()} for peer, found in counts.items()},
-            dead_letters=[f"{one.peer} {one.id}: {one.reason}" for one in dead],
+            commands={
+                peer: {str(state): count for state, count in found.items()} for peer, found in self._counts.items()
+            },
+            dead_letters=[f"{one.peer} {one.id}: {one.reason}" for one in self._dead],
             dropped=dict(self._courier.dropped),
             limits=self._reader.limits,
         )

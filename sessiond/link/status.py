@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -69,31 +72,38 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StatusFile:
-    """Writes what is new."""
+    """Writes what is new. `is_written`: the file has what was given last."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._written: LinkStatus | None = None
+        self._last: LinkStatus | None = None
+        self._told = ""
+        self.is_written = False
 
     def write(self, status: LinkStatus) -> bool:
         """Whether it is another one than before."""
-        if status == self._written:
+        is_new, self._last = status != self._last, status
+        if self.is_written and not is_new:
             return False
-        self._written = status
         try:
             with dirfd.closing(dirfd.open_root(self._store)) as root_fd:
                 with dirfd.closing(dirfd.open_dir(root_fd, layout.LINK)) as folder_fd:
                     dirfd.write_atomic(folder_fd, NAME, msgspec.json.encode(status) + b"\n", sync=False)
         except OSError as error:
-            log.warning("the status is not written", reason=reason_of(error))
-        return True
+            self.is_written, reason = False, reason_of(error)
+            if reason != self._told:  # it is tried again and again
+                self._told = reason
+                log.warning("the status is not written", reason=reason)
+        else:
+            self.is_written, self._told = True, ""
+        return is_new
 
 
 def is_held(store: Path) -> bool:
     """Whether a link runs on the store."""
     try:
-        with (store / layout.LINK / LOCK).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with _hold_open(store, LOCK) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
@@ -103,10 +113,17 @@ def is_held(store: Path) -> bool:
 
 def read_status(store: Path) -> tuple[LinkStatus, float] | None:
     """The status that a link has written last, and its age in seconds; None where there is none."""
-    path = store / layout.LINK / NAME
     try:
-        with path.open("rb") as file:
-            data, age_s = file.read(_MAX_BYTES), time.time() - path.stat().st_mtime
+        with _hold_open(store, NAME) as fd:
+            data, age_s = dirfd.read_file(fd, _MAX_BYTES) or b"", time.time() - os.fstat(fd).st_mtime
         return msgspec.json.decode(data, type=LinkStatus), max(0.0, age_s)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+@contextmanager
+def _hold_open(store: Path, name: str) -> Iterator[int]:
+    """A file of the link, for reading. OSError, also for what is no file: a FIFO would be waited for."""
+    with dirfd.closing(dirfd.open_root(store)) as root_fd:
+        with dirfd.closing(dirfd.open_below(root_fd, f"{layout.LINK}/{name}")) as fd:
+            yield fd

@@ -18,11 +18,12 @@ from support.sampling import whole_only
 from support.shortage import no_room
 
 from sessiond.errors import ConfigError, StorageError
-from sessiond.link.bus import _cancellable
+from sessiond.link.bus import _cancellable, open_bus
 from sessiond.link.command_ledger import CommandLedger
 from sessiond.link.copy_states import CopyStates
 from sessiond.link.identity import load_identity, new_identity
-from sessiond.link.program import LinkProgram, end_task, hold_store
+from sessiond.link.program import LinkProgram, end_task, hold_store, load_config
+from sessiond.link.running import RunningLink
 from sessiond.link.sent_places import SentPlaces
 from sessiond.link.status import read_status
 
@@ -199,6 +200,27 @@ def test_a_link_that_starts_on_a_full_disk_waits_for_room(tmp_path: Path, nats_s
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             machines["lap"].start_link()
             wait_until_there(mars, ["lap"])
+
+
+def test_a_ledger_that_cannot_be_read_is_said_in_the_status(tmp_path: Path) -> None:
+    """Or `link status` would show for ever what was so before."""
+    (tmp_path / "keys").mkdir(0o700)
+    load_identity(tmp_path, make=True)
+    config = tmp_path / "config.toml"
+    config.write_text(configured())
+
+    async def body() -> None:
+        link = RunningLink(tmp_path, load_config(config), None, say_status=lambda _line: None)
+        async with open_bus(link._settings, lambda _state: None) as bus:
+            link._build(bus)
+            await link._ledger.do(CommandLedger.accept, "mars", "c1", b"body", 1)
+            assert (await link._status()).trouble is None
+            link._ledger._ledger._db.execute("drop table totals")
+            status = await link._status()
+        assert status.trouble == "commands.db cannot be written or read: no such table: totals"
+        assert status.commands == {"mars": {"waiting": 1}}, "as it was"
+
+    run_until(body)
 
 
 def test_a_link_whose_files_cannot_be_opened_can_be_told_to_end_and_leaves_none_open(

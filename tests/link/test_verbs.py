@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -345,6 +346,26 @@ def test_status_shows_the_words_of_other_machines_without_their_control_of_the_t
     assert "limit        lap: full\n" in said.out
     as_json = link("status", "--json").out
     assert as_json.removesuffix("\n").isprintable() and json.loads(as_json)["deadLetters"] == [letter]
+
+
+@pytest.mark.parametrize("name", ["status.json", "link.lock"])
+def test_status_does_not_wait_for_what_is_no_file(link: Sessiond, home: Path, name: str) -> None:
+    (home / "store" / "link").mkdir()
+    os.mkfifo(home / "store" / "link" / name)
+    said = link("status")
+    assert said.status == 1 and "no link has run on the store" in said.err
+
+
+def test_a_status_that_was_not_written_is_written_when_it_can_be(home: Path) -> None:
+    path = home / "store" / "link" / "status.json"
+    path.mkdir(parents=True)
+    file, status = StatusFile(home / "store"), LinkStatus(name="mars", server="127.0.0.1:4222")
+    assert (file.write(status), file.is_written) == (True, False)
+    path.rmdir()
+    assert (file.write(status), file.is_written) == (False, True)
+    assert json.loads(path.read_text())["name"] == "mars"
+    path.unlink()
+    assert not file.write(status) and not path.exists(), "once is enough"
 
 
 def test_status_says_in_words_what_was_wrong_with_dropped_messages(link: Sessiond, home: Path) -> None:
