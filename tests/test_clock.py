@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.clock import Ids, iso_ms, parse_iso_ms
+from sessiond.clock import Ids, is_iso_ms, iso_ms, parse_iso_ms
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # first and last millisecond of the years 1 and 9999
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,6 +37,15 @@ def test_a_timestamp_outside_the_years_1_to_9999_is_refused(wall_ms: int) -> Non
 def test_any_text_parses_to_a_timestamp_or_none(text: str) -> None:
     found = parse_iso_ms(text)
     assert found is None or FIRST - 86_400_000 <= found <= LAST + 86_400_000
+
+
+NEARLY = st.from_regex(r"\A[0-9]{4}-[0-9٢]{2}-[0-3W][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]\.[0-9]{3}[Zz+]\Z")
+
+
+@given(NEARLY | st.integers(FIRST, LAST).map(iso_ms) | st.text(max_size=30))
+def test_a_time_is_known_by_its_text_exactly_where_it_is_written_as_we_write_it(text: str) -> None:
+    found = parse_iso_ms(text)
+    assert is_iso_ms(text) == (found is not None and 0 <= found <= LAST and iso_ms(found) == text)
 
 
 def test_ids_have_the_documented_form() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sessiond.clock import iso_ms, parse_iso_ms
+from sessiond.clock import is_iso_ms, iso_ms, parse_iso_ms
 from sessiond.model import lax
 from sessiond.model.lax import MAX_MS, is_too_deep, mend_surrogates, whole_ms
 from sessiond.model.line_facts import LineFacts
@@ -62,7 +62,9 @@ class LineEnvelope(msgspec.Struct, frozen=True, gc=False):
     message: msgspec.Raw = _ABSENT
 
 
-class _RecordHead(msgspec.Struct, frozen=True, gc=False):
+class MessageHead(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a message by which a page is made."""
+
     role: object = None
     timestamp: object = None
 
@@ -122,7 +124,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 _decode = msgspec.json.Decoder().decode
 _decode_slices = msgspec.json.Decoder(_Slices).decode
 _decode_block = msgspec.json.Decoder(LineEnvelope).decode_lines
-_decode_head = msgspec.json.Decoder(_RecordHead).decode
+_decode_head = msgspec.json.Decoder(MessageHead).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -164,10 +166,10 @@ def parse(line: bytes) -> Record:
     return Record(kind, line, own_id, _timestamp_ms(iso, None), marker=MARKERS.get(kind))
 
 
-def decode_block(block: bytes) -> list[LineEnvelope]:
-    """The outer fields of lines that were all parsed before, decoded together, for `message_record`.
+def decode_block(block: bytes | memoryview) -> list[LineEnvelope]:
+    """The outer fields of lines that were all parsed before, decoded together, with slices of the block.
 
-    Both together take half the time of `parse`. An empty list where some line is no JSON now.
+    With `message_head` a quarter of the time of `parse`. An empty list where some line is no JSON now.
     """
     try:
         return _decode_block(block)
@@ -175,23 +177,33 @@ def decode_block(block: bytes) -> list[LineEnvelope]:
         return []
 
 
-def message_record(envelope: LineEnvelope, line: bytes) -> Record | None:
-    """The record of one of these lines if it is a message or a marker, None for any other."""
-    kind = envelope.type
-    if kind != "message" and type(kind) is str and kind in MARKERS:
-        stamp = _timestamp_ms(envelope.timestamp, None)
-        return Record(kind, line, _text(envelope.id), stamp, marker=MARKERS[kind])
-    message = bytes(envelope.message) if kind == "message" else b""
-    if message[:1] != b"{":
+def message_head(envelope: LineEnvelope) -> MessageHead | None:
+    """Role and time of the message in one of these lines, None where it counts as none."""
+    if envelope.type != "message":
         return None
     try:
-        head = _decode_head(message)
-    except (msgspec.DecodeError, ValueError):
+        head = _decode_head(envelope.message)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if head.role == HIDDEN_ROLE:
+    return head if head.role != HIDDEN_ROLE else None
+
+
+def shown_stamp(envelope: LineEnvelope, head: MessageHead) -> str | None:
+    """The time of such a message, as ISO 8601."""
+    iso = envelope.timestamp
+    if type(iso) is str and is_iso_ms(iso):
+        return iso
+    stamp = _timestamp_ms(iso, head.timestamp)
+    return iso_ms(stamp) if stamp is not None else None
+
+
+def marker_record(envelope: LineEnvelope, line: bytes) -> Record | None:
+    """The record of one of these lines if it is a marker."""
+    kind = envelope.type
+    if type(kind) is not str or kind not in MARKERS:
         return None
-    stamp = _timestamp_ms(envelope.timestamp, head.timestamp)
-    return Record("message", line, _text(envelope.id), stamp, _text(head.role), message)
+    stamp = _timestamp_ms(envelope.timestamp, None)
+    return Record(kind, line, _text(envelope.id), stamp, marker=MARKERS[kind])
 
 
 def _timestamp_ms(iso: object, ms: object) -> int | None:

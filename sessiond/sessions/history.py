@@ -15,6 +15,7 @@ from sessiond.model import lax
 from sessiond.model.record import FINAL, RUN, TOOL_ROLES, Record
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position as Place
+from sessiond.store.shown_page import PageRequest
 from sessiond.store.store import SessionStore
 from sessiond.store.transcript import Line
 
@@ -116,16 +117,6 @@ class History(msgspec.Struct, frozen=True):
     markers: list[Marker] = []
 
 
-def with_tools(_record: Record) -> bool:
-    """Every message."""
-    return True
-
-
-def without_tools(record: Record) -> bool:
-    """Every message but tool results. Source: protocol.md, "History"."""
-    return record.role not in TOOL_ROLES
-
-
 async def page(
     store: SessionStore,
     session: Session,
@@ -144,26 +135,25 @@ async def page(
     """
     place = store.position(session, before) if before is not None else None
     end = place or Place(session.entry.file.folded_to, session.entry.message_count)
-    wanted = with_tools if include_tools else without_tools
     # Taken before the read, so that a concurrent append comes after this page.
     cursor = store.cursor(session, end.offset, end.seq)
-    noted = _is_run if include_runs else None
-    got = await store.page(
-        session, wanted, limit=limit, max_bytes=max_bytes, before=end, noted=noted, with_hidden=include_system
+    got = await store.shown_page(
+        session,
+        PageRequest(
+            end=end.offset,
+            end_seq=end.seq,
+            limit=limit,
+            max_bytes=max_bytes,
+            # Source: protocol.md, "History".
+            without=frozenset() if include_tools else TOOL_ROLES,
+            noted=_is_run if include_runs else None,
+            with_hidden=include_system,
+        ),
     )
-    messages: list[msgspec.Raw] = []
-    positions: list[MessagePosition] = []
-    size = 0
-    ends = [(line.end, seq, check) for (line, seq), check in zip(got.lines, got.checks, strict=True)]
-    for (line, seq), after in zip(got.lines, store.cursors(session, ends), strict=True):
-        record = line.record
-        assert record is not None
-        message = record.message if record.message is not None else record.hidden or b"{}"
-        message = message if len(message) <= max_bytes else omit_large(message)
-        size += len(message)
-        messages.append(msgspec.Raw(message))
-        stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-        positions.append(MessagePosition(record.shown_id, seq, after, stamp))
+    shown = got.messages
+    messages = [one.data if len(one.data) <= max_bytes else msgspec.Raw(omit_large(bytes(one.data))) for one in shown]
+    cursors = store.cursors(session, [(one.end, one.seq, one.check) for one in shown])
+    positions = [MessagePosition(one.id, one.seq, after, one.stamp) for one, after in zip(shown, cursors, strict=True)]
     return History(
         messages=messages,
         positions=positions,
@@ -171,7 +161,7 @@ async def page(
         next_cursor=store.cursor(session, got.start, got.start_seq, got.start_check) if got.has_more else None,
         cursor=cursor,
         skipped=got.skipped,
-        bytes=size,
+        bytes=sum(map(len, messages)),
         runs=[ending for line, seq in got.noted if (ending := _run_ending(line.record, seq)) is not None],
         markers=[_marker(store, session, line, seq) for line, seq in got.markers],
         attachments=[files for line, seq in got.noted if (files := _attached_files(line.record, seq)) is not None],

@@ -57,28 +57,29 @@ class Cursors:
 
     def text(self, session_id: str, inode: int, check: int, position: Position) -> str:
         """The cursor for a place in that session's file; `check` is `transcript.checksum` there."""
-        [text] = self.texts(session_id, inode, [(position.offset, position.seq, check)])
+        [text] = self.texts(session_id, inode, [(position.offset, position.seq, check & 0xFFFFFFFF)])
         return text
 
     def texts(self, session_id: str, inode: int, places: Iterable[tuple[int, int, int]]) -> list[str]:
-        """As `text`, for each of `(offset, seq, check)`."""
-        return self._add_tags(session_id, [(offset, seq, _mark(inode, check)) for offset, seq, check in places])
+        """As `text`, for each of `(offset, seq, check)`, with checks of 32 bits."""
+        folded = _fold_inode(inode)
+        return self._add_tags(session_id, [f"{offset}\0{seq}\0{check ^ folded:08x}" for offset, seq, check in places])
 
-    def _add_tags(self, session_id: str, places: Iterable[tuple[int, int, str]]) -> list[str]:
-        # In one loop, with the session hashed once: a page of history has 200.
+    def _add_tags(self, session_id: str, places: list[str]) -> list[str]:
+        # In one loop, with the session hashed once and each number written once: a page of history has 200.
         keyed = self._keyed.copy()
         keyed.update(f"{session_id}\0".encode())
         copy = keyed.copy
         found = []
-        for offset, seq, mark in places:
+        for place in places:
             mac = copy()
-            mac.update(f"{offset}\0{seq}\0{mark}".encode())
-            found.append(f"{offset}-{seq}-{mark}{mac.hexdigest()}")
-        return found
+            mac.update(place.encode())
+            found.append(place + mac.hexdigest())
+        return "\n".join(found).replace("\0", "-").split("\n") if found else []
 
     def belongs_to(self, cursor: Cursor, session_id: str) -> bool:
         """Whether the cursor was made for this session, whatever its file contains now."""
-        [text] = self._add_tags(session_id, [(cursor.offset, cursor.seq, cursor.mark)])
+        [text] = self._add_tags(session_id, [f"{cursor.offset}\0{cursor.seq}\0{cursor.mark}"])
         return text.endswith(cursor.tag)
 
     def is_from_release_0_1(self, cursor: Cursor, session_id: str, inode: int) -> bool:
@@ -116,4 +117,8 @@ def stale_cursor_error(field: str) -> InvalidParams:
 
 
 def _mark(inode: int, check: int) -> str:
-    return f"{(check ^ inode ^ (inode >> 32)) & 0xFFFFFFFF:08x}"
+    return f"{(check & 0xFFFFFFFF) ^ _fold_inode(inode):08x}"
+
+
+def _fold_inode(inode: int) -> int:
+    return (inode ^ (inode >> 32)) & 0xFFFFFFFF

@@ -5,7 +5,6 @@ Synchronous. Knows lines, messages and the shape of a page. Does not know sessio
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -18,20 +17,13 @@ from sessiond.store.joining import read_joined_backwards
 from sessiond.store.listing import MAX_MARKERS, MessageListing
 from sessiond.store.transcript import Line
 
-# 200 messages of ordinary size.
-BLOCK = 128 * 1024
-# The beginning of a line is joined to its rest with a copy for each block. A line over more blocks than this is read by
-# the other reader, which collects the pieces and joins them once.
-_MAX_CARRIED = 4
-
 
 class MessagePage(msgspec.Struct, frozen=True):
     """Messages read backwards, each with its `seq`, oldest first.
 
     `start` is where the next older page ends, with `start_seq` messages before it. `skipped` counts the bad lines of
     this page's stretch; `bytes` the messages that fit. `noted` are other records that were asked for, oldest first,
-    each with the number of messages before it; so are `markers`, the newest ones. `checks` are the checksums behind the
-    lines, and `start_check` that before `start`, where they were asked for.
+    each with the number of messages before it; so are `markers`, the newest ones.
     """
 
     lines: list[tuple[Line, int]]
@@ -42,12 +34,6 @@ class MessagePage(msgspec.Struct, frozen=True):
     bytes: int
     noted: list[tuple[Line, int]] = []
     markers: list[tuple[Line, int]] = []
-    checks: list[int] = []
-    start_check: int = 0
-
-
-class _TooLong(Exception):
-    """A line over more than _MAX_CARRIED blocks."""
 
 
 def page_backwards(
@@ -62,17 +48,14 @@ def page_backwards(
     dialect: TranscriptDialect,
     noted: Callable[[Record], bool] | None = None,
     with_hidden: bool = False,
-    clean: bool = False,
     stop: int = 0,
-    block: int = BLOCK,
 ) -> MessagePage:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 
     `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
-    over `max_bytes` takes none of them: the reader puts something small in its place. `clean` says that the fold found
-    no bad line before `end`: then lines are decoded by the block, which takes half the time. Parts up to `stop` of a
-    message that begins before `end` belong to it. `with_hidden` adds hidden messages, each with the `seq` of the
-    message before it.
+    over `max_bytes` takes none of them: the reader puts something small in its place. Parts up to `stop` of a message
+    that begins before `end` belong to it. `with_hidden` adds hidden messages, each with the `seq` of the message before
+    it.
     """
 
     def collect(lines: Iterator[Line]) -> MessagePage:
@@ -90,12 +73,7 @@ def page_backwards(
         return replace(page, markers=[marker for marker in listing.markers if first <= marker[1] <= end_seq])
     if dialect.joins:
         return collect(read_joined_backwards(fd, end, record_limit, dialect=dialect, stop=max(end, stop)))
-    if clean and noted is None and not with_hidden:
-        try:
-            return collect(_read_clean_backwards(fd, end, record_limit, block, dialect))
-        except _TooLong:
-            pass
-    return collect(transcript.read_backwards(fd, end, record_limit, block=block, dialect=dialect))
+    return collect(transcript.read_backwards(fd, end, record_limit, dialect=dialect))
 
 
 class _PageCollector:
@@ -167,41 +145,3 @@ class _PageCollector:
             noted=[note for note in reversed(self._notes) if note[0].offset >= start],
             markers=[marker for marker in reversed(self._markers) if marker[0].offset >= start],
         )
-
-
-def _read_clean_backwards(
-    fd: int, end: int, record_limit: int, block_size: int, dialect: TranscriptDialect
-) -> Iterator[Line]:
-    """The messages before `end`, newest first, of a file without bad lines. _TooLong where one spans many blocks."""
-    position, carried = end, b""
-    while position > 0:
-        size = min(block_size, position)
-        position -= size
-        read = os.pread(fd, size, position)
-        if len(read) < size:
-            return  # the file was truncated meanwhile, which the feed notices
-        block = read + carried
-        # The first line of a block may have its beginning in the one before.
-        start = (block.find(b"\n") + 1 or len(block)) if position else 0
-        carried = block[:start]
-        if len(carried) > _MAX_CARRIED * block_size:
-            raise _TooLong
-        body = block[start:]
-        texts = body.split(b"\n")
-        texts.pop()
-        opened = dialect.decode_block(body)
-        if len(opened) != len(texts):
-            opened.clear()  # a line is blank, or the file has changed: parse each line on its own
-        line_end = position + len(block)
-        while texts:
-            text = texts.pop()
-            begin = line_end - len(text) - 1
-            if opened:
-                record = dialect.message_record(opened.pop(), text)
-                if record is not None:
-                    yield Line(begin, line_end, record)
-            else:
-                line = transcript.line_of(begin, text, line_end, record_limit, dialect)
-                if line is not None:
-                    yield line
-            line_end = begin

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
-from msgspec.structs import replace
 
 from sessiond.clock import Clock, Ids
 from sessiond.errors import StorageError, reason_of
 from sessiond.model import record as records
 from sessiond.model.keys import KeyRules
 from sessiond.model.record import Record, RecordDraft
-from sessiond.store import dirfd, index, layout, making, opening, scan, transcript
+from sessiond.store import dirfd, index, layout, making, opening, scan
 from sessiond.store.agent_folders import AgentFolders
 from sessiond.store.catalog import Catalog, Folder, Session
 from sessiond.store.commit_job import MakeThreads
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.committer import AppendPlace, Committer
-from sessiond.store.cursor import Position, stale_cursor_error
 from sessiond.store.folding import Advance
 from sessiond.store.key_cursors import CursorPlaces
 from sessiond.store.listener import StoreListener
@@ -37,6 +35,7 @@ from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.refusals import StoreDisplaced, read_error, require_own, storage_error
+from sessiond.store.shown_page import PageRequest, ShownPage, read_shown_page
 from sessiond.store.writing import Sync
 from sessiond.tasks import DiskThreads, RunSync, own_threads, run_in_thread
 
@@ -199,48 +198,38 @@ class SessionStore:
         append(partial(lines_of, drafts, self.record_limit), drafts[-1].id, tell_ids)
 
     async def page(
-        self,
-        session: Session,
-        wanted: Callable[[Record], bool],
-        *,
-        limit: int,
-        max_bytes: int,
-        before: Position | None = None,
-        noted: Callable[[Record], bool] | None = None,
-        with_hidden: bool = False,
+        self, session: Session, wanted: Callable[[Record], bool], *, limit: int, max_bytes: int
     ) -> MessagePage:
-        """The newest `limit` messages that match `wanted`, before a position, oldest first; and other records between
-        them that match `noted`; `with_hidden` also hidden messages.
-        """
-        end = before or Position(session.entry.file.folded_to, session.entry.message_count)
-        clean, stop = session.entry.corrupt_records == 0, session.entry.file.folded_to
-
-        def read(fd: int) -> MessagePage:
-            # The cursor may be from before a rewrite of the file, and point into a line.
-            if not transcript.is_line_start(fd, end.offset):
-                raise stale_cursor_error("$.cursor")
-            found = page_backwards(
-                fd,
-                end.offset,
-                end.seq,
-                wanted=wanted,
-                noted=noted,
-                with_hidden=with_hidden,
-                limit=limit,
-                max_bytes=max_bytes,
-                record_limit=self.record_limit,
-                clean=clean,
-                dialect=session.dialect,
-                stop=stop,
-            )
-            start_check = transcript.checksum(fd, found.start)
-            if session.folder.source is not None:  # their records are not always the bytes of one line
-                checks = [transcript.checksum(fd, line.end) for line, _ in found.lines]
-            else:
-                checks = [transcript.checksum_behind(fd, line) for line, _ in found.lines]
-            return replace(found, checks=checks, start_check=start_check)
-
+        """The newest `limit` messages that match `wanted`, with their records, oldest first."""
+        end, count = session.entry.file.folded_to, session.entry.message_count
+        read = partial(
+            page_backwards,
+            end=end,
+            end_seq=count,
+            wanted=wanted,
+            limit=limit,
+            max_bytes=max_bytes,
+            record_limit=self.record_limit,
+            dialect=session.dialect,
+            stop=end,
+        )
         page: MessagePage = await self.read(session, read)
+        return page
+
+    async def shown_page(self, session: Session, asked: PageRequest) -> ShownPage:
+        """As `page`, as history shows them."""
+        entry = session.entry
+        read = partial(
+            read_shown_page,
+            asked=asked,
+            record_limit=self.record_limit,
+            dialect=session.dialect,
+            clean=entry.corrupt_records == 0,
+            stop=entry.file.folded_to,
+            # Records of another program are not always the bytes of one line.
+            has_whole_lines=session.folder.source is None,
+        )
+        page: ShownPage = await self.read(session, read)
         return page
 
     async def read(self, session: Session, function: Callable[..., Any], *args: Any) -> Any:

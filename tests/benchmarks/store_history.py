@@ -12,6 +12,7 @@ from store_data import LIMIT, best_of, finish, header, line, scratch, verdict
 
 from sessiond.model.keys import KeyRules
 from sessiond.store.catalog import Session
+from sessiond.store.shown_page import PageRequest
 from sessiond.store.store import SessionStore, open_store
 
 MB = 1_000_000
@@ -46,8 +47,9 @@ async def inline(function, *args):  # type: ignore[no-untyped-def]
 
 
 async def newest_200(store: SessionStore, session: Session) -> None:
-    page = await store.page(session, lambda record: True, limit=200, max_bytes=1 << 20)
-    assert len(page.lines) == 200
+    end, count = session.entry.file.folded_to, session.entry.message_count
+    page = await store.shown_page(session, PageRequest(end=end, end_seq=count, limit=200, max_bytes=1 << 20))
+    assert len(page.messages) == 200
 
 
 def nothing_changes() -> NoReturn:

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
+from sessiond.clock import iso_ms
 from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.message import text_of
 from sessiond.model.message_list import messages_in
-from sessiond.model.record import BadLine, Record
+from sessiond.model.record import BadLine, Record, marker_record, message_head, shown_stamp
 
 _MESSAGE = {"role": "user", "content": "words"}
 _HEAD = {"id": "a", "parentId": None, "timestamp": "2026-01-01T00:00:00.000Z"}
@@ -190,10 +191,14 @@ def test_every_shortcut_agrees_with_parsing_each_line(name: str, data: st.DataOb
     opened = dialect.decode_block(block)
     assert len(opened) in (0, len(records))
     for one, (line, record) in zip(opened, records, strict=False):
-        message = dialect.message_record(one, line)
-        assert (message is not None) == (record.message is not None)
-        if message is not None:
-            assert (message.id, message.role, message.message) == (record.id, record.role, record.message)
+        head, marker = message_head(one), marker_record(one, line)
+        assert (head is not None) == (record.message is not None)
+        assert (marker is not None) == (record.marker is not None)
+        if head is not None:
+            role = head.role if type(head.role) is str else None
+            stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
+            assert (role, bytes(one.message)) == (record.role, record.message)
+            assert shown_stamp(one, head) == stamp
     for line, record in records:
         if record.message is not None:
             texts = [text_of(one.message, "\n") for one in messages_in(record) if one.message is not None]

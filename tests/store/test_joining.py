@@ -93,7 +93,6 @@ def read_pages(fd: int, entry: Entry, end: int, end_seq: int, limit: int) -> dic
             max_bytes=2**20,
             record_limit=LIMIT,
             dialect=JOINING,
-            clean=True,
             stop=entry.file.folded_to,
         )
         for one, seq in page.lines:

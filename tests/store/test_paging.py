@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.rows import check_each
 
 from sessiond.model.dialects import V3
 from sessiond.store import paging, transcript
@@ -74,20 +73,14 @@ page_lines = st.lists(
 )
 
 
-BAD = (b"{torn", b"z" * 70)
-
-
 @given(
     page_lines,
     st.tuples(st.integers(1, 6), st.integers(1, 150)),
     st.sampled_from([{"user"}, {"user", "toolResult"}]),
-    st.integers(1, 300),
-    st.booleans(),
 )
-def test_pages_equal_those_of_a_list_and_together_contain_every_message(lines, limits, roles, block, by_block):
+def test_pages_equal_those_of_a_list_and_together_contain_every_message(lines, limits, roles):
     limit, max_bytes = limits
     content = b"".join(line + b"\n" for line in lines)
-    clean = by_block and not any(bad in lines for bad in BAD)
     end, seq = len(content), sum(line.startswith(b'{"type":"message"') for line in lines)
     skipped, messages = 0, []
     with file_with_content(content) as fd:
@@ -100,8 +93,6 @@ def test_pages_equal_those_of_a_list_and_together_contain_every_message(lines, l
                 limit=limit,
                 max_bytes=max_bytes,
                 record_limit=LIMIT,
-                clean=clean,
-                block=block,
                 dialect=V3,
             )
             assert page == reference_page(content, end, seq, limit=limit, max_bytes=max_bytes, roles=roles)
@@ -148,44 +139,3 @@ def test_a_message_over_the_byte_limit_is_included_and_takes_no_room():
     size = len(b'{"role":"user","n":1}')
     assert page(content, 10, size) == [3]
     assert page(content[: content.rfind(b"\n", 0, -1) + 1], 10, size) == [1, 2]
-
-
-@check_each(
-    "spoilt",
-    [
-        b"{torn",
-        b"\0\0\0",
-        b'{"type":"message","message":{"role":',
-        b'"type":1}',
-        b'{"a":1}{"b":2}',
-        b"z" * 500,
-        b"[]",
-        b" ",
-    ],
-)
-def test_a_file_with_new_bad_lines_gives_the_messages_that_can_be_read(spoilt):
-    lines = [message(1), spoilt, message(2)]
-    content = b"".join(line + b"\n" for line in lines)
-    for block in (7, 40, 1000):
-        with file_with_content(content) as fd:
-            got = paging.page_backwards(
-                fd,
-                len(content),
-                2,
-                wanted=lambda record: True,
-                limit=10,
-                max_bytes=1000,
-                record_limit=LIMIT,
-                clean=True,
-                block=block,
-                dialect=V3,
-            )
-        assert [json.loads(line.record.message)["n"] for line, _ in got.lines if line.record][-1:] == [2]
-
-
-def test_a_page_ends_where_a_clean_file_shrank_during_the_read():
-    with file_with_content(message(1) + b"\n") as fd:
-        got = paging.page_backwards(
-            fd, 500, 5, wanted=lambda record: True, limit=5, max_bytes=500, record_limit=LIMIT, clean=True, dialect=V3
-        )
-    assert got == MessagePage(lines=[], start=0, start_seq=0, has_more=False, skipped=0, bytes=0)

@@ -22,6 +22,7 @@ from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position
 from sessiond.store.paging import MessagePage
 from sessiond.store.scan import Problem
+from sessiond.store.shown_page import PageRequest, ShownPage
 from sessiond.store.store import Custom, Message, SessionStore, open_store
 
 KEY = "agent:main:main"
@@ -44,10 +45,17 @@ def texts(page: MessagePage) -> list[str]:
     return [json.loads(line.record.message or b"")["content"] for line, _ in page.lines if line.record]
 
 
-async def newest(
-    store: SessionStore, session: Session, limit: int = 100, before: Position | None = None
-) -> MessagePage:
-    return await store.page(session, lambda record: True, limit=limit, max_bytes=1 << 20, before=before)
+def contents(page: ShownPage) -> list[tuple[int, str]]:
+    return [(one.seq, json.loads(bytes(one.data))["content"]) for one in page.messages]
+
+
+async def newest(store: SessionStore, session: Session) -> MessagePage:
+    return await store.page(session, lambda record: True, limit=100, max_bytes=1 << 20)
+
+
+async def shown(store: SessionStore, session: Session, limit: int, before: Position) -> ShownPage:
+    asked = PageRequest(end=before.offset, end_seq=before.seq, limit=limit, max_bytes=1 << 20)
+    return await store.shown_page(session, asked)
 
 
 async def save(store: SessionStore) -> None:
@@ -231,22 +239,24 @@ async def test_a_raw_message_is_stored_byte_for_byte(opener):
 async def test_pages_reach_the_first_message_and_cursors_give_the_same_pages_again(opener):
     async with opener() as store:
         session, _ = await store.create(KEY, "main", [user(str(number)) for number in range(7)])
-        first = await newest(store, session, 3)
-        assert (texts(first), first.has_more, [seq for _, seq in first.lines]) == (["4", "5", "6"], True, [5, 6, 7])
+        first = await shown(store, session, 3, Position(session.entry.file.folded_to, 7))
+        assert (contents(first), first.has_more) == ([(5, "4"), (6, "5"), (7, "6")], True)
         cursor = store.cursor(session, first.start, first.start_seq)
         assert cursor == store.cursor(session, first.start, first.start_seq, first.start_check)
-        ends = [(line.end, seq, check) for (line, seq), check in zip(first.lines, first.checks, strict=True)]
-        assert store.cursors(session, ends) == [store.cursor(session, line.end, seq) for line, seq in first.lines]
-        second = await newest(store, session, 3, store.position(session, cursor))
-        third = await newest(store, session, 3, Position(second.start, second.start_seq))
-        assert (texts(second), texts(third), third.has_more) == (["1", "2", "3"], ["0"], False)
+        ends = [(one.end, one.seq, one.check) for one in first.messages]
+        assert store.cursors(session, ends) == [store.cursor(session, one.end, one.seq) for one in first.messages]
+        assert store.cursors(session, []) == []
+        second = await shown(store, session, 3, store.position(session, cursor))
+        third = await shown(store, session, 3, Position(second.start, second.start_seq))
+        assert contents(second) + contents(third) == [(2, "1"), (3, "2"), (4, "3"), (1, "0")]
+        assert not third.has_more
 
 
 async def test_a_cursor_into_the_middle_of_a_line_is_stale(opener):
     async with opener() as store:
         session, written = await store.create(KEY, "main", [user("one")])
         with pytest.raises(InvalidParams) as refused:
-            await newest(store, session, before=Position(written[0].end - 1, 1))
+            await shown(store, session, 9, Position(written[0].end - 1, 1))
         assert refused.value.code == "cursor_stale"
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from sessiond.model.entry import Entry
-from sessiond.model.record import Record
+from sessiond.model.record import LineEnvelope, Record
 from sessiond.model.usage_rows import UsageItem
 
 
@@ -20,10 +19,9 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     same lines give another entry. `ineffective_reason(entry, record)` says why a record had no effect.
 
     The others are faster ways to part of what `parse` gives. `text_in(line)` is the text of the message in a line,
-    anything where there is none. `decode_block(lines)` decodes lines together that were all parsed before, and
-    `message_record(opened, line)` is the record of one of them if it is a message or a marker; lines for which they
-    return nothing have to be parsed. `count_messages(lines)` is the number of messages, None where the lines have to be
-    parsed.
+    anything where there is none. `decode_block(lines)` decodes lines together that were all parsed before, as
+    `record.message_head` and its like take them; lines for which it returns nothing have to be parsed.
+    `count_messages(lines)` is the number of messages, None where the lines have to be parsed.
 
     `used_item(entry, record)` is what a record adds to the usage of its session, whose entry before it is `entry`.
     `usage_sign` is contained in every line with usage, and each line on which `used_item` depends has one of the
@@ -40,8 +38,7 @@ class TranscriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     fold_version: int
     ineffective_reason: Callable[[Entry, Record], str | None]
     text_in: Callable[[bytes], str]
-    decode_block: Callable[[bytes], list[Any]]
-    message_record: Callable[[Any, bytes], Record | None]
+    decode_block: Callable[[bytes | memoryview], list[LineEnvelope]]
     count_messages: Callable[[bytes], int | None]
     used_item: Callable[[Entry, Record], UsageItem | None]
     usage_sign: bytes

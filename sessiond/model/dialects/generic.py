@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sessiond.model.dialects.dialect import TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.foreign_fold import FOREIGN_FOLD_VERSION, fold_foreign, used_foreign_item
 from sessiond.model.message import text_of
 from sessiond.model.message_list import fold_listed, messages_in
-from sessiond.model.record import BadLine, Record
+from sessiond.model.record import BadLine, LineEnvelope, Record
 
 
 def foreign_dialect(
@@ -40,7 +39,6 @@ def foreign_dialect(
         ineffective_reason=_no_reason,
         text_in=text_in,
         decode_block=_decode_nothing,
-        message_record=_no_record,
         count_messages=_count_nothing,
         used_item=used_foreign_item,
         usage_sign=usage_sign,
@@ -55,12 +53,8 @@ def _no_reason(_entry: Entry, _record: Record) -> None:
     return None
 
 
-def _decode_nothing(_block: bytes) -> list[Any]:
+def _decode_nothing(_block: bytes | memoryview) -> list[LineEnvelope]:
     return []
-
-
-def _no_record(_opened: Any, _line: bytes) -> None:
-    return None
 
 
 def _count_nothing(_lines: bytes) -> None:

@@ -10,7 +10,7 @@ from sessiond.model.dialects.dialect import TranscriptDialect
 from sessiond.model.fold import FOLD_VERSION, fold, ineffective_reason, used_item
 from sessiond.model.lax import mend_surrogates
 from sessiond.model.message import text_of
-from sessiond.model.record import decode_block, message_record, parse
+from sessiond.model.record import decode_block, parse
 
 _LINE = b'\n{"type":"'
 _MESSAGE_LINE = b'\n{"type":"message",'
@@ -55,7 +55,6 @@ DIALECT = TranscriptDialect(
     ineffective_reason=ineffective_reason,
     text_in=_text_in,
     decode_block=decode_block,
-    message_record=message_record,
     count_messages=_count_messages,
     used_item=used_item,
     usage_sign=b'"usage"',

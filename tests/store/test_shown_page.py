@@ -1,0 +1,175 @@
+"""Pages as history shows them: the same read by the block as line by line, whatever stands in the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.rows import check_each
+
+from sessiond.errors import InvalidParams
+from sessiond.model.dialects import V3
+from sessiond.model.record import BadLine, LineEnvelope, Record
+from sessiond.store import transcript
+from sessiond.store.shown_page import PageRequest, ShownPage, read_shown_page
+
+LIMIT = 4000
+
+
+def message(number: int, role: str = "user", padding: int = 0) -> bytes:
+    return b'{"type":"message","message":{"role":"%b","n":%d%b}}' % (role.encode(), number, b" " * padding)
+
+
+# All of them are records, so that a file of them is clean.
+LINES = [
+    message(1),
+    message(2, "toolResult"),
+    message(3, padding=200),
+    message(4, "system"),
+    b' {"message" : {"role": "user"} , "type":"message", "id":"a\\u00e9", "timestamp":"2026-01-02T10:00:00.123Z"}\t',
+    b'{"type":"message","id":5,"timestamp":"2026-02-30T10:00:00.123Z","message":{"role":["user"],"timestamp":7}}',
+    b'{"type":"message","timestamp":"2026-01-02T10:00:00+02:00","message":{"role":"tool","role":"user"}}',
+    b'{"type":"message","timestamp":"1969-01-02T10:00:00.000Z","message":{}}',
+    b'{"type":"message","id":"\\ud83d","message":{"role":"user","content":"\\ud83d"}}',
+    b'{"type":"message","message":[{"role":"user"}]}',
+    b'{"type":"message"}',
+    b'{"type":["message"],"message":{"role":"user"}}',
+    b'{"type":"compaction","id":"c","timestamp":"2026-01-02T10:00:00.000Z"}',
+    b'{"type":"custom","customType":"sessiond/run","data":{}}',
+    b"{}",
+    b"",
+    b"   ",
+]
+files = st.lists(st.sampled_from(LINES), max_size=25)
+requests = st.builds(
+    PageRequest,
+    end=st.just(0),
+    end_seq=st.just(0),
+    limit=st.integers(1, 6),
+    max_bytes=st.integers(1, 150),
+    without=st.sampled_from([frozenset(), frozenset({"toolResult", "tool"})]),
+)
+
+
+@contextmanager
+def file_with_content(content: bytes) -> Iterator[int]:
+    """A descriptor of a temporary file with this content."""
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        yield file.fileno()
+
+
+def page_of(fd: int, asked: PageRequest, *, clean: bool = True, block: int | None = None) -> ShownPage:
+    return read_shown_page(fd, asked, record_limit=LIMIT, dialect=V3, clean=clean, block=block)
+
+
+@given(files, requests, st.integers(1, 600))
+def test_pages_read_by_the_block_are_those_read_line_by_line(lines: list[bytes], asked: PageRequest, block: int):
+    content = b"".join(line + b"\n" for line in lines)
+    place = (len(content), sum(V3.parse(line).is_message for line in lines if line.strip()))
+    with file_with_content(content) as fd:
+        while True:
+            asked = replace(asked, end=place[0], end_seq=place[1])
+            page = page_of(fd, asked, block=block)
+            assert page == page_of(fd, asked, clean=False)
+            assert page.start_check == transcript.checksum(fd, page.start)
+            assert [one.check for one in page.messages] == [transcript.checksum(fd, one.end) for one in page.messages]
+            if not page.has_more:
+                break
+            place = (page.start, page.start_seq)
+    assert page.start_seq == 0
+
+
+@given(files.filter(bool), st.data(), st.integers(1, 600))
+def test_a_place_within_a_line_is_refused_as_a_cursor_before_a_rewrite(lines: list[bytes], data: st.DataObject, block):
+    content = b"".join(line + b"\n" for line in lines)
+    inside = [place for place in range(1, len(content)) if content[place - 1] != ord("\n")] or [len(content) + 9]
+    asked = PageRequest(end=data.draw(st.sampled_from(inside)), end_seq=9, limit=3, max_bytes=999)
+    with file_with_content(content) as fd, pytest.raises(InvalidParams) as refused:
+        page_of(fd, asked, block=block)
+    assert refused.value.code == "cursor_stale"
+
+
+def _fail(_line: bytes) -> Record:
+    raise AssertionError("parsed")
+
+
+def test_no_line_of_a_clean_file_is_parsed_on_its_own():
+    content = b"".join(message(number, padding=number % 700) + b"\n" for number in range(1, 2000))
+    asked = PageRequest(end=len(content), end_seq=1999, limit=150, max_bytes=1 << 20)
+    with file_with_content(content) as fd:
+        page = read_shown_page(fd, asked, record_limit=LIMIT, dialect=replace(V3, parse=_fail), clean=True)
+    assert [one.seq for one in page.messages] == list(range(1850, 2000))
+    assert [json.loads(bytes(one.data))["n"] for one in page.messages] == list(range(1850, 2000))
+
+
+@check_each(
+    "spoilt",
+    [
+        b"{torn",
+        b"\0\0\0",
+        b'{"type":"message","message":{"role":',
+        b'"type":1}',
+        b'{"a":1}{"b":2}',
+        b"z" * 5000,
+        b"[]",
+        b" ",
+    ],
+)
+def test_a_file_with_new_bad_lines_gives_the_messages_that_can_be_read(spoilt):
+    content = b"".join(line + b"\n" for line in (message(1), spoilt, message(2)))
+    asked = PageRequest(end=len(content), end_seq=2, limit=10, max_bytes=1000)
+    for block in (7, 40, 1000):
+        with file_with_content(content) as fd:
+            page = page_of(fd, asked, block=block)
+            assert page == page_of(fd, asked, clean=False)
+        assert [json.loads(bytes(one.data))["n"] for one in page.messages] == [1, 2]
+
+
+def test_a_page_ends_where_a_clean_file_shrank_during_the_read():
+    content = message(1) + b"\n" + message(2) + b"\n"
+    asked = PageRequest(end=len(content), end_seq=2, limit=5, max_bytes=500)
+    with file_with_content(content) as fd:
+
+        def decode_and_shrink(block: bytes | memoryview) -> list[LineEnvelope]:
+            os.ftruncate(fd, 10)
+            return V3.decode_block(block)
+
+        dialect, block = replace(V3, decode_block=decode_and_shrink), len(message(2)) + 5
+        with pytest.raises(InvalidParams) as refused:
+            read_shown_page(fd, asked, record_limit=LIMIT, dialect=dialect, clean=True, block=block)
+    # The file has no such place any more, as with a cursor from before a rewrite.
+    assert refused.value.code == "cursor_stale"
+
+
+def test_lines_over_many_blocks_are_read_line_by_line():
+    content = message(1) + b"\n" + message(2, padding=3000) + b"\n"
+    parsed: list[bytes] = []
+
+    def parse(line: bytes) -> Record:
+        parsed.append(line)
+        return V3.parse(line)
+
+    asked = PageRequest(end=len(content), end_seq=2, limit=5, max_bytes=LIMIT)
+    for block, count in ((1000, 0), (500, 2)):
+        parsed.clear()
+        with file_with_content(content) as fd:
+            dialect = replace(V3, parse=parse)
+            page = read_shown_page(fd, asked, record_limit=LIMIT, dialect=dialect, clean=True, block=block)
+        assert ([one.seq for one in page.messages], len(parsed)) == ([1, 2], count)
+
+
+def test_the_lines_of_this_table_are_records():
+    for line in LINES:
+        try:
+            assert not line.strip() or V3.parse(line)
+        except BadLine as bad:
+            raise AssertionError(line) from bad
