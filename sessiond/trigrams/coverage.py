@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from sessiond.model.entry import FileFacts
 from sessiond.store.catalog import Session
 from sessiond.store.folder import Folder
+from sessiond.trigrams.resting import RestingGroup, RestingSessions
 from sessiond.trigrams.rows import FileRow
 
 # What is shorter is looked through in a moment. It is indexed when nothing was added for a while: a block for each
@@ -29,7 +30,8 @@ _MOST_JOBS = 64
 class IndexedFile(msgspec.Struct, frozen=True, gc=False):
     """What is indexed of a session's file: up to `indexed_to`, `chars` of text, under `file_id` (0: nothing).
 
-    `facts`, which the entry has as well, are how the file was when that was known last.
+    `facts`, which the entry has as well, are how the file was when that was known last. While the session rests, it is
+    in the group `rests_in`.
     """
 
     file_id: int
@@ -37,6 +39,7 @@ class IndexedFile(msgspec.Struct, frozen=True, gc=False):
     chars: int
     epoch: int
     facts: FileFacts
+    rests_in: RestingGroup | None = None
 
 
 class IndexJob(msgspec.Struct, frozen=True, gc=False):
@@ -61,13 +64,12 @@ class Coverage:
         self.total_bytes = self.indexed_bytes = self.chars = 0
         self._known: dict[Session, IndexedFile] = {}
         self._doubted: dict[Session, None] = {}
-        # When what was added to a session is indexed, the next one first.
-        self._resting: dict[Session, float] = {}
+        self._resting = RestingSessions()
 
     @property
     def next_due(self) -> float | None:
         """When the next session has rested; None where none does."""
-        return next(iter(self._resting.values()), None)
+        return self._resting.next_due
 
     def note(self, session: Session, now: float) -> bool:
         """A session was added, or its entry changed. Whether something is to be done sooner than before."""
@@ -80,17 +82,17 @@ class Coverage:
         elif _continues(known, session):
             state = replace(known, facts=facts)
         else:
-            state = _begin(session)
+            state = replace(_begin(session), rests_in=known.rests_in)
             self._doubted[session] = None
         self._put(session, state)
         missing = facts.folded_to - state.indexed_to
         if not missing or session in self.due:
             return False
         if session in self._doubted or missing >= (_FOUND_BYTES if known is None else TAIL_BYTES):
-            self._resting.pop(session, None)
+            self._stop_resting(session, state)
             self.due[session] = None
             return True
-        return self._rest(session, now)
+        return self._rest(session, state, now)
 
     def forget_rows(self) -> None:
         """All sessions were noted: what the database has of others is not waited for."""
@@ -116,34 +118,43 @@ class Coverage:
 
     def rest(self, session: Session, now: float) -> None:
         """Try it again later: its file could not be read just now."""
-        if session in self._known:
-            self._rest(session, now)
+        known = self._known.get(session)
+        if known is not None:
+            self._rest(session, known, now)
 
-    def _rest(self, session: Session, now: float) -> bool:
+    def _rest(self, session: Session, state: IndexedFile, now: float) -> bool:
+        # Those of one second are due together.
+        due = now // 1 + REST_S
+        if state.rests_in is not None and state.rests_in.due == due:
+            return False
         is_first = not self._resting
-        self._resting.pop(session, None)
-        due, last = now // 1 + REST_S, next(reversed(self._resting.values()), None)
-        # Those of one second are due together, with one number: after a start there may be 100,000.
-        self._resting[session] = last if last == due else due
+        self._stop_resting(session, state)
+        self._known[session] = replace(state, rests_in=self._resting.add(session, due))
         # One that rests again is due later than before.
         return is_first
 
+    def _stop_resting(self, session: Session, state: IndexedFile) -> None:
+        if state.rests_in is not None:
+            self._resting.remove(session, state.rests_in)
+            self._known[session] = replace(state, rests_in=None)
+
     def drop(self, session: Session) -> None:
         """The session is gone."""
-        for waiting in (self.due, self._resting, self._doubted):
+        for waiting in (self.due, self._doubted):
             waiting.pop(session, None)
-        known = self._known.pop(session, None)
+        known = self._known.get(session)
         if known is not None:
+            self._stop_resting(session, known)
+            del self._known[session]
             self._count(known, -1)
 
     def take(self, now: float) -> list[IndexJob]:
         """The files to be indexed next; none where nothing is due."""
-        # As many as are taken, and both tables are gone over once: their beginning may be 100,000 that were deleted.
-        rested = [session for session, due in islice(self._resting.items(), _MOST_JOBS) if due <= now]
-        for session in rested:
-            del self._resting[session]
+        for session in self._resting.take(now, _MOST_JOBS):
+            self._known[session] = replace(self._known[session], rests_in=None)
             self.due[session] = None
         jobs: list[IndexJob] = []
+        # As many as are taken, and the table is gone over once: its beginning may be 100,000 that were deleted.
         for session in list(islice(self.due, _MOST_JOBS)):
             del self.due[session]
             is_doubted = session in self._doubted
@@ -153,7 +164,7 @@ class Coverage:
                 IndexJob(session, session.folder, session.file_name, path, entry.file, session.epoch, is_doubted)
             )
         # An empty table keeps the memory of what it had.
-        self.due, self._resting = self.due or {}, self._resting or {}
+        self.due = self.due or {}
         return jobs
 
     def apply(self, job: IndexJob, row: FileRow) -> None:

@@ -81,3 +81,30 @@ def test_what_has_rested_is_indexed_although_more_becomes_due_all_the_time() -> 
     taken = [coverage.take(1000 + REST_S) for _ in range(4)]
     assert [len(jobs) for jobs in taken] == [64, 64, 64, 8]
     assert taken[-1][-1].session is rested
+
+
+def test_what_is_gone_while_it_rests_is_not_indexed() -> None:
+    coverage = Coverage()
+    sessions = [short(number) for number in range(3)]
+    for session in sessions:
+        coverage.note(session, 1000.0)
+    coverage.drop(sessions[1])
+    assert [job.session for job in coverage.take(1000 + REST_S)] == [sessions[0], sessions[2]]
+
+
+def test_what_rests_and_becomes_long_is_indexed_at_once_and_once() -> None:
+    coverage, session = Coverage(), short(1)
+    coverage.note(session, 1000.0)
+    session.entry = replace(session.entry, file=replace(session.entry.file, bytes=100_000, folded_to=100_000))
+    assert coverage.note(session, 1001.0)
+    assert [job.session for job in coverage.take(1001.0)] == [session]
+    assert (coverage.next_due, coverage.take(1001 + REST_S)) == (None, [])
+
+
+def test_what_rests_and_is_replaced_is_indexed_anew_at_once_and_once() -> None:
+    coverage, session = Coverage(), short(1)
+    coverage.note(session, 1000.0)
+    session.activity.epoch += 1
+    assert coverage.note(session, 1001.0)
+    assert [(job.session, job.is_doubted) for job in coverage.take(1001.0)] == [(session, True)]
+    assert (coverage.next_due, coverage.take(1001 + REST_S)) == (None, [])
