@@ -23,8 +23,16 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js.errors import APIError
 
-from sessiond.errors import quote, shorten
-from sessiond.link.connecting import ServerSettings, in_words, make_client, options_of, server_facts
+from sessiond.errors import shorten
+from sessiond.link.connecting import (
+    ServerSettings,
+    in_words,
+    is_of_stream,
+    make_client,
+    options_of,
+    server_facts,
+    stream_refusal,
+)
 from sessiond.link.envelope import MAX_MESSAGE_BYTES
 from sessiond.link.failures import BusError, LinkError
 from sessiond.link.question_lanes import Answerer, QuestionLane
@@ -41,14 +49,13 @@ _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
 _STEADY_S: Final = 10.0
 # Whether the consumers are still there is asked this often: nothing says that they were deleted.
 _LOOK_AGAIN_S: Final = 300.0
+# ... and this often while something is wrong: nothing says either that it was mended.
+_LOOK_SOON_S: Final = 15.0
 _MOST_DENIED: Final = 64
 # Arrivals that wait to be handled; more wait in the client, which drops what is beyond these bytes: what nobody takes
 # is delivered again every 30 seconds. As much as a consumer delivers at once.
 _MOST_ARRIVALS: Final = 64
 _ARRIVAL_BYTES: Final = 64 << 20
-# The stream, or the disk that all streams share, takes no more.
-_FULL: Final = frozenset({10077, 10023, 10047, 10122})
-_NO_STREAM: Final = 10059
 T = TypeVar("T")
 
 
@@ -118,6 +125,9 @@ class Bus:
         self._lanes: list[QuestionLane] = []
         self._client: ServerClient | None = None
         self._attempts, self._found_at = 0, 0.0
+        self._look_due = asyncio.Event()
+        # Why the stream did not take what was published last.
+        self._refused: str | None = None
         self._is_over = False
         # When the server said that it refuses a subject: it never answers the publish itself.
         self._denied: OrderedDict[str, float] = OrderedDict()
@@ -150,12 +160,16 @@ class Bus:
                         subject, data, timeout=PUBLISH_TIMEOUT_S, stream=self._settings.stream, headers=headers
                     )
                 )
-        except nats.js.errors.NoStreamResponseError:
-            raise self._no_stream() from None
-        except APIError as error:
-            raise self._refusal(error) from None
+        except (nats.js.errors.NoStreamResponseError, APIError) as error:
+            refusal = stream_refusal(error, self._settings)
+            if not self.state.trouble:
+                self._look_due.set()
+            self._refused = refusal.message
+            raise refusal from None
         except (nats.errors.Error, OSError) as error:
             raise self._failure(error, subject, began, "it may have arrived; it is sent again") from None
+        if self.state.trouble:  # else it was not shown yet, and each that is refused would be looked after at once
+            self._refused = None
         return not acknowledged.duplicate
 
     def consume(self, kind: Kind, handler: Handler) -> None:
@@ -197,9 +211,9 @@ class Bus:
                 await _cancellable(self._client.publish(subject, data))
 
     async def look(self) -> None:
-        """Say in `state` whether a consumer of this machine is missing."""
+        """Say in `state` whether a consumer of this machine is missing, or the stream takes nothing."""
         troubles = [await self._trouble_of(kind) for kind in list(self._queues)]
-        found = next(filter(None, troubles), None)
+        found = next(filter(None, troubles), self._refused)
         if self.state.connected and self.state.trouble != found:
             self._change(msgspec.structs.replace(self.state, trouble=found))
 
@@ -225,10 +239,12 @@ class Bus:
             # One that has not even tried to connect since the last look never will.
             while not closed.is_set() and (client.is_connected or self._attempts != attempts):
                 attempts = self._attempts
+                self._look_due.clear()
                 await self.look()
+                has_trouble = self.state.connected and self.state.trouble is not None
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_AGAIN_S):
-                        await closed.wait()
+                    async with asyncio.timeout(_LOOK_SOON_S if has_trouble else _LOOK_AGAIN_S):
+                        await self._look_due.wait()
         finally:
             self._client = None
             await _cancellable(client.end())
@@ -254,12 +270,14 @@ class Bus:
 
         async def on_return() -> None:
             self._find(client)
+            self._look_due.set()  # another server may have come back than the one that went
 
         async def on_close() -> None:
             # For good, and the library says why only when it was not let in.
             if isinstance(client.last_error, nats.errors.AuthorizationError):
                 self._lose(in_words(client.last_error, self._settings).message)
             closed.set()
+            self._look_due.set()
 
         hooks: dict[str, Any] = {"disconnected_cb": on_loss, "reconnected_cb": on_return, "closed_cb": on_close}
         with check_answer():
@@ -334,24 +352,6 @@ class Bus:
             return BusError("timeout", f"the server {self._settings.address} did not answer: {after}")
         return in_words(error, self._settings)
 
-    def _no_stream(self) -> BusError:
-        name = self._settings.stream
-        return BusError(
-            "no_stream",
-            f"the server {self._settings.address} has no stream {name} (any more), or JetStream is off; the "
-            'administrator makes it: "sessiond link admin"',
-        )
-
-    def _refusal(self, error: APIError) -> BusError:
-        if error.err_code in _FULL:
-            return BusError(
-                "full", f"the stream {self._settings.stream} is full; its limit or the server's disk has to grow"
-            )
-        if error.err_code == _NO_STREAM:
-            return self._no_stream()
-        said = quote(error.description or str(error))
-        return BusError("refused", f"the server {self._settings.address} refuses it: {said}")
-
     async def _trouble_of(self, kind: Kind) -> str | None:
         """What is wrong with the consumer of the kind, as far as the server says it now."""
         name = consumer_name(self._settings.name, kind)
@@ -361,11 +361,9 @@ class Bus:
             client = self._usable_client()
             with check_answer():
                 await _cancellable(client.jsm().consumer_info(self._settings.stream, name, timeout=REQUEST_TIMEOUT_S))
-        except nats.js.errors.ServiceUnavailableError:
-            return self._no_stream().message
         except APIError as error:
-            if error.code != 404 or error.err_code == _NO_STREAM:
-                return self._refusal(error).message
+            if is_of_stream(error):
+                return stream_refusal(error, self._settings).message
             return f'the server has no consumer {name}: nothing of that kind arrives; see "sessiond link admin"'
         except (nats.errors.Error, OSError) as error:
             failure = self._failure(error, asked, began, "it is asked again")

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 import nats.errors
 from nats.aio.client import Client
+from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
 from sessiond.config.link import DEFAULT_PORT, LinkConfig
 from sessiond.errors import quote, reason_of, shorten
@@ -26,6 +27,10 @@ PING_INTERVAL_S: Final = 10
 CONNECT_TIMEOUT_S: Final = 5
 # What is sent while the connection is away for a moment; more is refused, and its sender keeps it.
 PENDING_BYTES: Final = 16 << 20
+
+# The stream, or the disk that all streams share, takes no more.
+_FULL: Final = frozenset({10077, 10023, 10047, 10122})
+_NO_STREAM: Final = 10059
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -251,3 +256,24 @@ def in_words(error: BaseException, settings: ServerSettings) -> BusError:
     if isinstance(error, nats.errors.Error):
         return BusError("unreachable", f"{where}: {quote(text.removeprefix('nats: '))}")
     return BusError("unreachable", f"{where} cannot be used: {quote(text or type(error).__name__)}")
+
+
+def is_of_stream(error: APIError) -> bool:
+    """Whether an error of a question about a consumer is not about that consumer, which is missing."""
+    return error.code != 404 or error.err_code == _NO_STREAM
+
+
+def stream_refusal(error: APIError | NoStreamResponseError, settings: ServerSettings) -> BusError:
+    """Why the stream does not take a message, or tell of itself."""
+    where = f"the server {settings.address}"
+    code = None if isinstance(error, NoStreamResponseError) else error.err_code
+    if code in _FULL:
+        return BusError("full", f"the stream {settings.stream} is full; its limit or the server's disk has to grow")
+    # Without a code nobody was there to answer.
+    if code == _NO_STREAM or isinstance(error, NoStreamResponseError | ServiceUnavailableError):
+        return BusError(
+            "no_stream",
+            f"{where} has no stream {settings.stream} (any more), or JetStream is off; the administrator makes it:"
+            ' "sessiond link admin"',
+        )
+    return BusError("refused", f"{where} refuses it: {quote(error.description or str(error))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
@@ -323,10 +324,36 @@ def test_a_full_stream_says_so_at_once_and_goes_on_when_there_is_room(nats_serve
                 "full",
                 "the stream X is full; its limit or the server's disk has to grow",
             )
+            state = await lap.state(lambda state: state.trouble is not None)
+            assert (state.connected, state.trouble) == (True, refused.message)
             async with bus_of(server, "mars", "rec") as mars:
                 await mars.next()
                 await emptied(server)
                 assert await lap.bus.publish(REC, bytes(60_000))
+                await lap.bus.look()
+                assert lap.bus.state.trouble is None
+
+    run(test())
+
+
+def test_a_server_that_comes_back_without_its_stream_is_seen_and_so_is_its_mending(
+    nats_server: type[NatsServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_module, "_LOOK_SOON_S", 0.05)
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap", "rec") as lap:
+            server.kill()
+            await lap.state(lambda state: not state.connected)
+            shutil.rmtree(server.store)
+            server.store.mkdir()
+            server.start()
+            state = await lap.state(lambda state: state.connected and state.trouble is not None)
+            assert "has no stream X (any more)" in str(state.trouble)
+            await set_up(server.settings(), server.machines)
+            await lap.state(lambda state: state.connected and state.trouble is None)
 
     run(test())
 
@@ -352,10 +379,14 @@ def test_a_deleted_stream_is_said_in_words(nats_server: type[NatsServer]) -> Non
             await client.close()
             refused = await refuse(lap.bus.publish(REC, b""))
             assert (refused.trouble, "has no stream X (any more)" in refused.message) == ("no_stream", True)
-            await lap.bus.look()
-            assert "has no stream X (any more)" in str(lap.bus.state.trouble)
+            # Nobody has to wait for the next look at all consumers.
+            assert "has no stream X (any more)" in str(
+                (await lap.state(lambda state: state.trouble is not None)).trouble
+            )
             await set_up(server.settings(), server.machines)
             assert await lap.bus.publish(REC, b"again")
+            await lap.bus.look()
+            assert lap.bus.state.trouble is None
 
     run(test())
 
