@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
+from struct import Struct
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,8 @@ REST_S = 60.0
 _FOUND_BYTES = 4 * 1024
 # So many files are indexed in one go.
 _MOST_JOBS = 64
+# What is needed of a `FileRow`: all of it are numbers of SQLite.
+_PACKED = Struct("<6q")
 
 
 class IndexedFile(msgspec.Struct, frozen=True, gc=False):
@@ -59,7 +62,8 @@ class Coverage:
 
     def __init__(self, rows: Iterable[FileRow] = ()) -> None:
         """`rows` are the files that the database has."""
-        self._rows = {row.name: row for row in rows}
+        # By the names of the files. Packed, since there may be 100,000.
+        self._rows = {row.name: _pack(row) for row in rows}
         self.due: dict[Session, None] = {}
         self.total_bytes = self.indexed_bytes = self.chars = 0
         self._known: dict[Session, IndexedFile] = {}
@@ -101,11 +105,13 @@ class Coverage:
     def _find_claimed(self, session: Session) -> IndexedFile:
         """What the database has of the file of a new session, where nothing happened to the file since."""
         facts, state = session.entry.file, _begin(session)
-        row = self._rows.get(name_file(session, session.folder.identity[0], facts.inode)) if self._rows else None
-        is_same = row is not None and (row.indexed_to, row.checksum) == (facts.folded_to, facts.check)
-        if row is None or not is_same or (row.bytes, row.mtime_ns) != (facts.bytes, facts.mtime_ns):
+        packed = self._rows.get(name_file(session, session.folder.identity[0], facts.inode)) if self._rows else None
+        if packed is None:
             return state
-        return replace(state, file_id=row.id, indexed_to=facts.folded_to, chars=row.chars)
+        file_id, chars, *found = _PACKED.unpack(packed)
+        if found != [facts.folded_to, facts.check, facts.bytes, facts.mtime_ns]:
+            return state
+        return replace(state, file_id=file_id, indexed_to=facts.folded_to, chars=chars)
 
     def put_back(self, jobs: Iterable[IndexJob]) -> None:
         """These were not done, or not all of them."""
@@ -208,6 +214,10 @@ def name_file(session: Session, device: int, inode: int) -> str:
 def is_current(known: IndexedFile, session: Session) -> bool:
     """Whether what is indexed is of the file as the session's entry has it, or as it was before it grew."""
     return known.file_id > 0 and is_of_file(known, session)
+
+
+def _pack(row: FileRow) -> bytes:
+    return _PACKED.pack(row.id, row.chars, row.indexed_to, row.checksum, row.bytes, row.mtime_ns)
 
 
 def _begin(session: Session) -> IndexedFile:

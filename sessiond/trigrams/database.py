@@ -196,6 +196,10 @@ class IndexDatabase:
         with _translate_errors():
             return self._connection.execute(statement, values).fetchall()
 
+    def free_memory(self) -> None:
+        """Forget what was read: it is not needed again soon."""
+        self.run("pragma shrink_memory")
+
     def put_about(self, **facts: object) -> None:
         """Set what it says about itself."""
         with _translate_errors():

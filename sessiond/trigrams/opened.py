@@ -15,7 +15,6 @@ from sessiond.store import dirfd, layout, opening
 from sessiond.trigrams import database, rows
 from sessiond.trigrams.coverage import Coverage
 from sessiond.trigrams.database import IndexDatabase, IndexDoubt, IndexTrouble
-from sessiond.trigrams.rows import FileRow
 
 # Raised whenever the same transcripts give other rows.
 FORMAT = 2
@@ -35,13 +34,13 @@ class OpenIndex:
         self.database = opened
         self.doubt = ""
         self.is_complete = False
-        found: list[FileRow] = []
+        self.coverage = Coverage()
         # How many characters were written, whether they still count or not.
         self.written_chars = 0
         if opened is not None:
             with opened.lock:
-                found, self.written_chars = rows.files(opened), opened.number_about("chars")
-        self.coverage = Coverage(found)
+                self.coverage = Coverage(rows.files(opened))
+                self.written_chars = opened.number_about("chars")
 
     @property
     def is_worn(self) -> bool:

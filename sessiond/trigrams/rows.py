@@ -6,7 +6,7 @@ may have the interpreter for as long as it likes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +26,7 @@ _FILES = "select id, name, indexed_to, checksum, bytes, mtime_ns, messages, char
 # are compared with more parts.
 _FEW_BLOCKS = 256
 _READ_AT_ONCE = 4
+_FILES_AT_ONCE = 1000
 
 
 class FileRow(msgspec.Struct, frozen=True, gc=False):
@@ -54,9 +55,14 @@ class StoredBlock(msgspec.Struct, frozen=True, gc=False):
     chars: int
 
 
-def files(database: IndexDatabase) -> list[FileRow]:
-    """All files."""
-    return [_convert(row, FileRow) for row in database.run(_FILES)]
+def files(database: IndexDatabase) -> Iterator[FileRow]:
+    """All files. Never many of them at once: the memory of 100,000 would not all be given back."""
+    last = 0
+    while found := database.run(_FILES + " where id > ? order by id limit ?", last, _FILES_AT_ONCE):
+        for row in found:
+            yield _convert(row, FileRow)
+        last = found[-1][0]
+    database.free_memory()
 
 
 def find_file(database: IndexDatabase, name: str) -> FileRow | None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from sessiond.model.dialects import V3
 from sessiond.model.entry import Entry, FileFacts
+from sessiond.store import dirfd
 from sessiond.store.folder import Folder
 from sessiond.store.session import Session
-from sessiond.trigrams.coverage import REST_S, Coverage
+from sessiond.trigrams.coverage import REST_S, Coverage, name_file
+from sessiond.trigrams.rows import FileRow
 
 FOLDER = Folder("main", -1, dialect=V3)
 
@@ -19,6 +24,11 @@ def short(number: int) -> Session:
     facts = FileFacts(bytes=100, mtime_ns=1, inode=number + 1, folded_to=100)
     key = f"agent:main:s{number}"
     return Session(key=key, entry=Entry(session_id=f"s{number}", session_key=key, file=facts), folder=FOLDER)
+
+
+def replace_folder(session: Session, folder: Folder) -> Session:
+    session.folder = folder
+    return session
 
 
 def test_what_was_found_within_one_second_is_indexed_together() -> None:
@@ -32,6 +42,37 @@ def test_what_was_found_within_one_second_is_indexed_together() -> None:
     assert coverage.next_due == 1001 + REST_S
     assert [job.session for job in coverage.take(1001 + REST_S)] == sessions[20:]
     assert coverage.next_due is None
+
+
+def test_what_the_database_has_of_files_is_claimed_by_their_sessions_where_they_are_the_same(tmp_path: Path) -> None:
+    with dirfd.closing(dirfd.open_root(tmp_path)) as fd:
+        folder = Folder("main", fd, dialect=V3)
+        sessions = [replace_folder(short(number), folder) for number in range(3)]
+        names = [name_file(session, folder.identity[0], session.entry.file.inode) for session in sessions]
+        # By id, name, indexed_to, checksum, bytes, mtime_ns, messages and chars.
+        same, touched = FileRow(7, names[0], 100, 0, 100, 1, 1, 2**40), FileRow(8, names[1], 100, 0, 100, 2, 1, 5)
+        coverage = Coverage([same, touched])
+        for session in sessions:
+            coverage.note(session, 1000.0)
+        assert (coverage.indexed_bytes, coverage.chars) == (100, 2**40)
+        known = coverage.copy_known()
+        assert [known[session].file_id for session in sessions] == [7, 0, 0]
+        assert [job.session for job in coverage.take(1000 + REST_S)] == sessions[1:]
+
+
+def test_what_the_database_has_takes_few_bytes_until_it_is_claimed() -> None:
+    def read() -> Iterator[FileRow]:
+        for number in range(10_000):
+            some = 10**9 + number
+            yield FileRow(some, f"65024:{number}", some + 1, some + 2, some + 3, some * 10**9, some + 4, some + 5)
+
+    tracemalloc.start()
+    try:
+        coverage = Coverage(read())
+        assert coverage.next_due is None
+        assert tracemalloc.get_traced_memory()[1] < 200 * 10_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_changed_again_rests_again() -> None:

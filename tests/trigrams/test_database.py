@@ -41,6 +41,21 @@ def fill(opened: IndexDatabase, *texts: str) -> None:
     opened.commit()
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_all_files_are_known_however_many_are_read_at_once(
+    folder_fd: int, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_FILES_AT_ONCE", 2)
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    opened.begin()
+    made = [rows.make_file(opened, f"1:{number}") for number in range(count)]
+    assert list(rows.files(opened)) == made
+    for row in made[:2]:
+        rows.drop_file(opened, row.id)
+    assert list(rows.files(opened)) == made[2:]
+    opened.close(keep=False)
+
+
 def test_it_finds_the_blocks_with_every_trigram_of_a_text(folder_fd: int, tmp_path: Path) -> None:
     opened = IndexDatabase(folder_fd, tmp_path, "v1")
     fill(
@@ -173,5 +188,5 @@ def test_any_damage_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: 
             opened = IndexDatabase(folder_fd, folder, "v1")
         except IndexDoubt:
             return
-        assert rows.files(opened) == [], "only an empty one is begun again without a word"
+        assert list(rows.files(opened)) == [], "only an empty one is begun again without a word"
         opened.close(keep=False)
