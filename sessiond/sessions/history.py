@@ -5,6 +5,7 @@ Knows the store. Does not know who asks: visibility is checked before, redaction
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from sessiond.model import lax
 from sessiond.model.record import FINAL, RUN, TOOL_ROLES, Record
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position as Place
-from sessiond.store.shown_page import PageRequest
+from sessiond.store.shown_page import PageRequest, ShownPage
 from sessiond.store.store import SessionStore
 from sessiond.store.transcript import Line
 
@@ -137,19 +138,21 @@ async def page(
     end = place or Place(session.entry.file.folded_to, session.entry.message_count)
     # Taken before the read, so that a concurrent append comes after this page.
     cursor = store.cursor(session, end.offset, end.seq)
-    got = await store.shown_page(
-        session,
-        PageRequest(
-            end=end.offset,
-            end_seq=end.seq,
-            limit=limit,
-            max_bytes=max_bytes,
-            # Source: protocol.md, "History".
-            without=frozenset() if include_tools else TOOL_ROLES,
-            noted=_is_run if include_runs else None,
-            with_hidden=include_system,
-        ),
+    asked = PageRequest(
+        end=end.offset,
+        end_seq=end.seq,
+        limit=limit,
+        max_bytes=max_bytes,
+        # Source: protocol.md, "History".
+        without=frozenset() if include_tools else TOOL_ROLES,
+        noted=_is_run if include_runs else None,
+        with_hidden=include_system,
     )
+    return await store.shown_page(session, asked, partial(_history_of, store, session, max_bytes, cursor))
+
+
+def _history_of(store: SessionStore, session: Session, max_bytes: int, cursor: str, got: ShownPage) -> History:
+    """The page as clients see it. Called in the thread that read it: its 200 cursors take as long as half the read."""
     shown = got.messages
     messages = [one.data if len(one.data) <= max_bytes else msgspec.Raw(omit_large(bytes(one.data))) for one in shown]
     cursors = store.cursors(session, [(one.end, one.seq, one.check) for one in shown])

@@ -216,21 +216,25 @@ class SessionStore:
         page: MessagePage = await self.read(session, read)
         return page
 
-    async def shown_page(self, session: Session, asked: PageRequest) -> ShownPage:
-        """As `page`, as history shows them."""
+    async def shown_page(self, session: Session, asked: PageRequest, use: Callable[[ShownPage], T]) -> T:
+        """As `page`, as history shows them: what `use` makes of the page, in the thread that read it."""
         entry = session.entry
-        read = partial(
-            read_shown_page,
-            asked=asked,
-            record_limit=self.record_limit,
-            dialect=session.dialect,
-            clean=entry.corrupt_records == 0,
-            stop=entry.file.folded_to,
-            # Records of another program are not always the bytes of one line.
-            has_whole_lines=session.folder.source is None,
-        )
-        page: ShownPage = await self.read(session, read)
-        return page
+
+        def read(fd: int) -> T:
+            page = read_shown_page(
+                fd,
+                asked,
+                record_limit=self.record_limit,
+                dialect=session.dialect,
+                clean=entry.corrupt_records == 0,
+                stop=entry.file.folded_to,
+                # Records of another program are not always the bytes of one line.
+                has_whole_lines=session.folder.source is None,
+            )
+            return use(page)
+
+        made: T = await self.read(session, read)
+        return made
 
     async def read(self, session: Session, function: Callable[..., Any], *args: Any) -> Any:
         """Run `function(fd, *args)` in a worker thread, with the session's file opened for reading."""

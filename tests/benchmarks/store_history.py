@@ -48,7 +48,8 @@ async def inline(function, *args):  # type: ignore[no-untyped-def]
 
 async def newest_200(store: SessionStore, session: Session) -> None:
     end, count = session.entry.file.folded_to, session.entry.message_count
-    page = await store.shown_page(session, PageRequest(end=end, end_seq=count, limit=200, max_bytes=1 << 20))
+    asked = PageRequest(end=end, end_seq=count, limit=200, max_bytes=1 << 20)
+    page = await store.shown_page(session, asked, lambda page: page)
     assert len(page.messages) == 200
 
 

@@ -55,7 +55,7 @@ async def newest(store: SessionStore, session: Session) -> MessagePage:
 
 async def shown(store: SessionStore, session: Session, limit: int, before: Position) -> ShownPage:
     asked = PageRequest(end=before.offset, end_seq=before.seq, limit=limit, max_bytes=1 << 20)
-    return await store.shown_page(session, asked)
+    return await store.shown_page(session, asked, lambda page: page)
 
 
 async def save(store: SessionStore) -> None:
