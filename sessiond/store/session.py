@@ -79,7 +79,9 @@ class Session(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def activity(self) -> SessionActivity:
-        """For whoever changes it; it is made when it is first asked for."""
+        """For whoever changes it; made when it is first asked for. On the loop: a thread that writes finds it made by
+        the committer.
+        """
         if self._activity is None:
             self._activity = SessionActivity()
         return self._activity
