@@ -44,6 +44,7 @@ create virtual table texts using fts5(
     text, content='', detail=none, columnsize=0, tokenize='trigram case_sensitive 1'
 );
 """
+_CACHE_KB, _SMALL_CACHE_KB = 8192, 512
 # Errors after which the same may succeed later. Any other means that the file is damaged, or not ours.
 _PASSING = frozenset(
     {
@@ -196,9 +197,14 @@ class IndexDatabase:
         with _translate_errors():
             return self._connection.execute(statement, values).fetchall()
 
-    def free_memory(self) -> None:
-        """Forget what was read: it is not needed again soon."""
-        self.run("pragma shrink_memory")
+    @contextlib.contextmanager
+    def reading_once(self) -> Iterator[None]:
+        """What is read within is not needed again soon, and takes no memory."""
+        self.run(f"pragma cache_size = -{_SMALL_CACHE_KB}")
+        try:
+            yield
+        finally:
+            self.run(f"pragma cache_size = -{_CACHE_KB}")
 
     def put_about(self, **facts: object) -> None:
         """Set what it says about itself."""
@@ -283,7 +289,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("pragma synchronous = off")
         connection.execute("pragma secure_delete = off")
         connection.execute("pragma temp_store = memory")
-        connection.execute("pragma cache_size = -8192")
+        connection.execute(f"pragma cache_size = -{_CACHE_KB}")
         connection.execute("pragma wal_autocheckpoint = 0")
         if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
             raise IndexTrouble("SQLite keeps no log beside it")

@@ -58,11 +58,11 @@ class StoredBlock(msgspec.Struct, frozen=True, gc=False):
 def files(database: IndexDatabase) -> Iterator[FileRow]:
     """All files. Never many of them at once: the memory of 100,000 would not all be given back."""
     last = 0
-    while found := database.run(_FILES + " where id > ? order by id limit ?", last, _FILES_AT_ONCE):
-        for row in found:
-            yield _convert(row, FileRow)
-        last = found[-1][0]
-    database.free_memory()
+    with database.reading_once():
+        while found := database.run(_FILES + " where id > ? order by id limit ?", last, _FILES_AT_ONCE):
+            for row in found:
+                yield _convert(row, FileRow)
+            last = found[-1][0]
 
 
 def find_file(database: IndexDatabase, name: str) -> FileRow | None:

@@ -56,6 +56,20 @@ def test_all_files_are_known_however_many_are_read_at_once(
     opened.close(keep=False)
 
 
+def test_only_while_all_files_are_read_is_little_kept_of_what_is_read(folder_fd: int, tmp_path: Path) -> None:
+    opened = IndexDatabase(folder_fd, tmp_path, "v1")
+    fill(opened, "text")
+    [[usual]] = opened.run("pragma cache_size")
+    found = rows.files(opened)
+    next(found)
+    [[small]] = opened.run("pragma cache_size")
+    assert list(found) == []
+    # In KiB where they are below zero.
+    assert usual < small < 0
+    assert opened.run("pragma cache_size") == [(usual,)]
+    opened.close(keep=False)
+
+
 def test_it_finds_the_blocks_with_every_trigram_of_a_text(folder_fd: int, tmp_path: Path) -> None:
     opened = IndexDatabase(folder_fd, tmp_path, "v1")
     fill(
