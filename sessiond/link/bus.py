@@ -25,6 +25,7 @@ from nats.js.errors import APIError
 
 from sessiond.errors import shorten
 from sessiond.link.connecting import (
+    NOT_STORED,
     ServerSettings,
     in_words,
     is_of_stream,
@@ -47,10 +48,9 @@ REQUEST_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = (0.5, 0.5, 1.0, 2.0, 5.0)
 # A connection that ends earlier is one more attempt: a server may let a machine in and hang up again and again.
 _STEADY_S: Final = 10.0
-# Whether the consumers are still there is asked this often: nothing says that they were deleted.
-_LOOK_AGAIN_S: Final = 300.0
-# ... and this often while something is wrong: nothing says either that it was mended.
-_LOOK_SOON_S: Final = 15.0
+# Whether the consumers are still there is asked this often: nothing says that they were deleted. While something is
+# wrong more often, because nothing says that it was mended.
+_LOOK_AGAIN_S, _LOOK_SOON_S = 300.0, 15.0
 _MOST_DENIED: Final = 64
 # Arrivals that wait to be handled; more wait in the client, which drops what is beyond these bytes: what nobody takes
 # is delivered again every 30 seconds. As much as a consumer delivers at once.
@@ -129,7 +129,7 @@ class Bus:
         # Why the stream did not take what was published last.
         self._refused: str | None = None
         self._is_over = False
-        # When the server said that it refuses a subject: it never answers the publish itself.
+        # When the server said that it refuses a subject, whose publish it never answers.
         self._denied: OrderedDict[str, float] = OrderedDict()
 
     # What the link does with it.
@@ -161,13 +161,9 @@ class Bus:
                     )
                 )
         except (nats.js.errors.NoStreamResponseError, APIError) as error:
-            refusal = stream_refusal(error, self._settings)
-            if not self.state.trouble:
-                self._look_due.set()
-            self._refused = refusal.message
-            raise refusal from None
+            raise self._keep_refusal(stream_refusal(error, self._settings)) from None
         except (nats.errors.Error, OSError) as error:
-            raise self._failure(error, subject, began, "it may have arrived; it is sent again") from None
+            raise self._keep_refusal(self._failure(error, subject, began, NOT_STORED)) from None
         if self.state.trouble:  # else it was not shown yet, and each that is refused would be looked after at once
             self._refused = None
         return not acknowledged.duplicate
@@ -241,9 +237,9 @@ class Bus:
                 attempts = self._attempts
                 self._look_due.clear()
                 await self.look()
-                has_trouble = self.state.connected and self.state.trouble is not None
+                pause_s = _LOOK_SOON_S if self.state.connected and self.state.trouble else _LOOK_AGAIN_S
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SOON_S if has_trouble else _LOOK_AGAIN_S):
+                    async with asyncio.timeout(pause_s):
                         await self._look_due.wait()
         finally:
             self._client = None
@@ -308,7 +304,7 @@ class Bus:
         await client.subscribe(subject, cb=take, pending_bytes_limit=_ARRIVAL_BYTES)
 
     def _find(self, client: ServerClient) -> None:
-        self._found_at = time.monotonic()
+        self._found_at, self._refused = time.monotonic(), None
         version = shorten(str(server_facts(client).get("version", "")))
         self._change(BusState(connected=True, server_version=version))
 
@@ -337,6 +333,13 @@ class Bus:
             )
             if not self.state.trouble:  # it may say so of another subject a thousand times a second
                 self._change(msgspec.structs.replace(self.state, trouble=words))
+
+    def _keep_refusal(self, error: BusError) -> BusError:
+        if error.trouble not in ("unreachable", "forbidden"):  # these are said elsewhere
+            self._refused = error.message
+            if not self.state.trouble:
+                self._look_due.set()
+        return error
 
     def _usable_client(self) -> ServerClient:
         if self._client is None or not self._client.is_connected:

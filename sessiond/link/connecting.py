@@ -31,6 +31,11 @@ PENDING_BYTES: Final = 16 << 20
 # The stream, or the disk that all streams share, takes no more.
 _FULL: Final = frozenset({10077, 10023, 10047, 10122})
 _NO_STREAM: Final = 10059
+# nats-server 2.15 says of a full disk nothing but in its log, and stores no more when there is room.
+NOT_STORED: Final = (
+    "what was published may have arrived, and is published again. If this lasts, see the server's log: one whose disk"
+    " was full stores nothing until it is started again"
+)
 
 
 class ServerSettings(msgspec.Struct, frozen=True):

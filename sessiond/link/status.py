@@ -31,7 +31,7 @@ _WRONG = {
     "seal": "sealed with another key than this machine's, which its sender has to have in [[link.peers]]",
     "content": "signed by its sender, and not readable all the same",
     "token": "under the subject of another session or command",
-    "time": "a command that was signed long ago",
+    "time": "a command that was signed long ago, or by a machine whose clock is days off",
     "room": "more commands than one machine may have waiting here",
 }
 

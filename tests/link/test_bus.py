@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
@@ -353,6 +354,32 @@ def test_a_server_that_comes_back_without_its_stream_is_seen_and_so_is_its_mendi
             state = await lap.state(lambda state: state.connected and state.trouble is not None)
             assert "has no stream X (any more)" in str(state.trouble)
             await set_up(server.settings(), server.machines)
+            await lap.state(lambda state: state.connected and state.trouble is None)
+
+    run(test())
+
+
+def test_a_server_that_stores_nothing_and_says_nothing_is_shown_until_it_does(
+    nats_server: type[NatsServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nats-server does whose disk was full."""
+    monkeypatch.setattr(bus_module, "_LOOK_SOON_S", 0.05)
+    server = nats_server().start()
+
+    async def test() -> None:
+        await set_up(server.settings(), server.machines)
+        async with bus_of(server, "lap", "rec") as lap:
+            assert server.process is not None
+            monkeypatch.setattr(bus_module, "PUBLISH_TIMEOUT_S", 0.05)
+            monkeypatch.setattr(bus_module, "REQUEST_TIMEOUT_S", 0.05)
+            server.process.send_signal(signal.SIGSTOP)
+            refused = await refuse(lap.bus.publish(REC, b"waits"))
+            assert refused.trouble == "timeout" and "one whose disk was full stores nothing until" in refused.message
+            state = await lap.state(lambda state: state.trouble is not None)
+            assert (state.connected, state.trouble) == (True, refused.message)
+            server.process.send_signal(signal.SIGCONT)
+            monkeypatch.setattr(bus_module, "PUBLISH_TIMEOUT_S", 5.0)
+            assert await lap.bus.publish(REC, b"again")
             await lap.state(lambda state: state.connected and state.trouble is None)
 
     run(test())
