@@ -52,13 +52,14 @@ class _Slices(msgspec.Struct, frozen=True, rename="camel", gc=False):
     data: msgspec.Raw = _ABSENT
 
 
-class LineEnvelope(msgspec.Struct, frozen=True, gc=False):
+class LineEnvelope(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The outer fields of a line."""
 
     # `object`, because other programs may write any type, and a wrong one in one field must not spoil the whole line.
     type: object = None
     id: object = None
     timestamp: object = None
+    custom_type: object = None
     message: msgspec.Raw = _ABSENT
 
 

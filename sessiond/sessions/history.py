@@ -145,7 +145,7 @@ async def page(
         max_bytes=max_bytes,
         # Source: protocol.md, "History".
         without=frozenset() if include_tools else TOOL_ROLES,
-        noted=_is_run if include_runs else None,
+        noted=RUN if include_runs else None,
         with_hidden=include_system,
     )
     return await store.shown_page(session, asked, partial(_history_of, store, session, max_bytes, cursor))
@@ -176,10 +176,6 @@ def _marker(store: SessionStore, session: Session, line: Line, seq: int) -> Mark
     assert record is not None and record.marker is not None
     stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
     return Marker(record.marker, seq + 1, store.cursor(session, line.end, seq), stamp)
-
-
-def _is_run(record: Record) -> bool:
-    return record.custom_type == RUN
 
 
 def _run_ending(record: Record | None, seq: int) -> RunEnding | None:

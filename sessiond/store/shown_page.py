@@ -7,14 +7,14 @@ time; whatever that cannot read, `paging` does. Synchronous. Does not know sessi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from zlib import crc32
 
 import msgspec
 
 from sessiond.clock import iso_ms
 from sessiond.model.dialects import TranscriptDialect
-from sessiond.model.record import LineEnvelope, Record, marker_record, message_head, shown_stamp
+from sessiond.model.record import LineEnvelope, marker_record, message_head, shown_stamp
 from sessiond.store import transcript
 from sessiond.store.cursor import stale_cursor_error
 from sessiond.store.listing import MAX_MARKERS
@@ -59,7 +59,7 @@ class ShownPage(msgspec.Struct, frozen=True):
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for: the newest `limit` messages before `end`, before which stand `end_seq`; without those of some
-    roles. The others are as `paging.page_backwards` takes them.
+    roles. With `noted` also custom records of that type. The others are as `paging.page_backwards` takes them.
     """
 
     end: int
@@ -67,7 +67,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     max_bytes: int
     without: frozenset[str] = frozenset()
-    noted: Callable[[Record], bool] | None = None
+    noted: str | None = None
     with_hidden: bool = False
 
 
@@ -91,9 +91,9 @@ def read_shown_page(
     `clean` says that the fold found no bad line before `end`, `has_whole_lines` that a record has the bytes of one
     line. `block` is how much is read at once, for tests.
     """
-    if clean and asked.noted is None and not asked.with_hidden and not dialect.joins and not dialect.lists:
+    if clean and not asked.with_hidden and not dialect.joins and not dialect.lists:
         try:
-            return _read_clean(fd, asked, dialect, block)
+            return _read_clean(fd, asked, record_limit, dialect, block)
         except _NotPlain:
             pass
     # The cursor may be from before a rewrite of the file, and point into a line.
@@ -108,7 +108,7 @@ def read_shown_page(
         max_bytes=asked.max_bytes,
         record_limit=record_limit,
         dialect=dialect,
-        noted=asked.noted,
+        noted=(lambda record: record.custom_type == asked.noted) if asked.noted is not None else None,
         with_hidden=asked.with_hidden,
         stop=stop,
     )
@@ -133,21 +133,24 @@ def _make_message(fd: int, line: Line, seq: int, has_whole_lines: bool) -> PageM
     return PageMessage(seq, msgspec.Raw(data), record.shown_id, stamp, line.end, check)
 
 
-def _read_clean(fd: int, asked: PageRequest, dialect: TranscriptDialect, size: int | None) -> ShownPage:
+def _read_clean(
+    fd: int, asked: PageRequest, record_limit: int, dialect: TranscriptDialect, size: int | None
+) -> ShownPage:
     found: list[PageMessage] = []
-    markers: list[tuple[Line, int]] = []
+    others = _OtherRecords(asked.noted, record_limit, dialect)
     limit, max_bytes, without, seq = asked.limit, asked.max_bytes, asked.without, asked.end_seq
     taken = start = 0
     first = max(_LEAST_BLOCK, min(_BLOCK, limit * _MESSAGE_BYTES))
     for position, data, envelopes in _blocks_backwards(fd, asked.end, dialect, size or first, size or _BLOCK):
+        others.position, others.data = position, data
         begin = len(data)
+        if asked.noted is not None and begin > record_limit:
+            raise _NotPlain  # the limit was lowered, and some line may be over it
         for envelope in reversed(envelopes):
             end, begin = begin, data.rfind(b"\n", 0, begin - 1) + 1
             head = message_head(envelope)
             if head is None:
-                marker = marker_record(envelope, data[begin : end - 1])
-                if marker is not None and len(markers) < MAX_MARKERS:
-                    markers.append((Line(position + begin, position + end, marker), seq))
+                others.keep(envelope, begin, end, seq)
                 continue
             role = head.role
             if type(role) is not str or role not in without:
@@ -155,16 +158,50 @@ def _read_clean(fd: int, asked: PageRequest, dialect: TranscriptDialect, size: i
                 fits = len(message) <= max_bytes
                 size_now = taken + (len(message) if fits else max_bytes)
                 if len(found) == limit or (found and size_now > max_bytes):
-                    markers = [marker for marker in markers if marker[0].offset >= start]
-                    check = transcript.checksum(fd, start)
-                    return ShownPage(found[::-1], start, found[-1].seq - 1, check, has_more=True, markers=markers[::-1])
+                    return others.page(found, start, transcript.checksum(fd, start))
                 taken = size_now if fits else taken
                 start, behind = position + begin, position + end
                 check = crc32(data[end - CHECKED : end]) if end >= CHECKED else transcript.checksum(fd, behind)
                 shown_id, stamp = own_id if type(own_id) is str else None, shown_stamp(envelope, head)
                 found.append(PageMessage(seq, message, shown_id, stamp, behind, check))
             seq -= 1
-    return ShownPage(found[::-1], markers=markers[::-1])
+    return others.page(found)
+
+
+class _OtherRecords:
+    """What is shown besides messages, newest first, and the page that is made of both. `data` is the block that is
+    being read, at `position` of the file.
+    """
+
+    def __init__(self, noted: str | None, record_limit: int, dialect: TranscriptDialect) -> None:
+        self._noted, self._limit, self._dialect = noted, record_limit, dialect
+        self._notes: list[tuple[Line, int]] = []
+        self._markers: list[tuple[Line, int]] = []
+        self.position, self.data = 0, b""
+
+    def keep(self, envelope: LineEnvelope, begin: int, end: int, seq: int) -> None:
+        """Keep a line that is no message if it is shown. `seq` messages stand before it."""
+        text, offset, behind = self.data[begin : end - 1], self.position + begin, self.position + end
+        if envelope.type == "custom":
+            if self._noted is not None and envelope.custom_type == self._noted:
+                line = transcript.line_of(offset, text, behind, self._limit, self._dialect)
+                if line is None or line.record is None:
+                    raise _NotPlain
+                self._notes.append((line, seq))
+        elif (marker := marker_record(envelope, text)) is not None and len(self._markers) < MAX_MARKERS:
+            self._markers.append((Line(offset, behind, marker), seq))
+
+    def page(self, found: list[PageMessage], start: int = 0, check: int = 0) -> ShownPage:
+        """The page that begins at `start`, with what stands behind that; without one it begins the file."""
+        return ShownPage(
+            found[::-1],
+            start,
+            found[-1].seq - 1 if start else 0,
+            check,
+            has_more=start > 0,
+            noted=[note for note in reversed(self._notes) if note[0].offset >= start],
+            markers=[marker for marker in reversed(self._markers) if marker[0].offset >= start],
+        )
 
 
 def _blocks_backwards(

@@ -16,7 +16,7 @@ from support.rows import check_each
 
 from sessiond.errors import InvalidParams
 from sessiond.model.dialects import V3
-from sessiond.model.record import BadLine, LineEnvelope, Record
+from sessiond.model.record import RUN, BadLine, LineEnvelope, Record
 from sessiond.store import transcript
 from sessiond.store.shown_page import PageRequest, ShownPage, read_shown_page
 
@@ -42,7 +42,10 @@ LINES = [
     b'{"type":"message"}',
     b'{"type":["message"],"message":{"role":"user"}}',
     b'{"type":"compaction","id":"c","timestamp":"2026-01-02T10:00:00.000Z"}',
-    b'{"type":"custom","customType":"sessiond/run","data":{}}',
+    b'{"type":"custom","customType":"sessiond/run","data":{},"id":"r","timestamp":"2026-01-02T10:00:00.000Z"}',
+    b'{"type":"custom","customType":"sessiond\\/run","message":{"role":"user"}}',
+    b'{"type":"custom","customType":["sessiond/run"]}',
+    b'{"type":"x","customType":"sessiond/run","data":{}}',
     b"{}",
     b"",
     b"   ",
@@ -55,6 +58,8 @@ requests = st.builds(
     limit=st.integers(1, 6),
     max_bytes=st.integers(1, 150),
     without=st.sampled_from([frozenset(), frozenset({"toolResult", "tool"})]),
+    noted=st.sampled_from([None, RUN]),
+    with_hidden=st.booleans(),
 )
 
 
@@ -104,9 +109,9 @@ def _fail(_line: bytes) -> Record:
 
 def test_no_line_of_a_clean_file_is_parsed_on_its_own():
     content = b"".join(message(number, padding=number % 700) + b"\n" for number in range(1, 2000))
-    asked = PageRequest(end=len(content), end_seq=1999, limit=150, max_bytes=1 << 20)
+    asked = PageRequest(end=len(content), end_seq=1999, limit=150, max_bytes=1 << 20, noted=RUN)
     with file_with_content(content) as fd:
-        page = read_shown_page(fd, asked, record_limit=LIMIT, dialect=replace(V3, parse=_fail), clean=True)
+        page = read_shown_page(fd, asked, record_limit=1 << 20, dialect=replace(V3, parse=_fail), clean=True)
     assert [one.seq for one in page.messages] == list(range(1850, 2000))
     assert [json.loads(bytes(one.data))["n"] for one in page.messages] == list(range(1850, 2000))
 
@@ -165,6 +170,16 @@ def test_lines_over_many_blocks_are_read_line_by_line():
             dialect = replace(V3, parse=parse)
             page = read_shown_page(fd, asked, record_limit=LIMIT, dialect=dialect, clean=True, block=block)
         assert ([one.seq for one in page.messages], len(parsed)) == ([1, 2], count)
+
+
+def test_what_is_noted_is_the_same_where_the_limit_of_a_line_was_lowered():
+    lines = (message(1, padding=LIMIT), message(2), b'{"type":"custom","customType":"sessiond/run","data":{}}')
+    content = b"".join(line + b"\n" for line in lines)
+    asked = PageRequest(end=len(content), end_seq=2, limit=5, max_bytes=3 * LIMIT, noted=RUN)
+    with file_with_content(content) as fd:
+        page = page_of(fd, asked)
+        assert page == page_of(fd, asked, clean=False)
+        assert ([one.seq for one in page.messages], page.skipped, len(page.noted)) == ([2], 1, 1)
 
 
 def test_the_lines_of_this_table_are_records():
