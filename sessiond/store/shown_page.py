@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from sessiond.clock import iso_ms
 from sessiond.model.dialects import TranscriptDialect
@@ -146,6 +147,7 @@ def _read_clean(
         begin = len(data)
         if asked.noted is not None and begin > record_limit:
             raise _NotPlain  # the limit was lowered, and some line may be over it
+        count, taken_before = len(found), taken
         for envelope in reversed(envelopes):
             end, begin = begin, data.rfind(b"\n", 0, begin - 1) + 1
             head = message_head(envelope)
@@ -165,6 +167,9 @@ def _read_clean(
                 shown_id, stamp = own_id if type(own_id) is str else None, shown_stamp(envelope, head)
                 found.append(PageMessage(seq, message, shown_id, stamp, behind, check))
             seq -= 1
+        # A message is a slice of its block, which is not kept for the sake of few of its bytes.
+        if 2 * (taken - taken_before) < len(data):
+            found[count:] = [replace(one, data=msgspec.Raw(bytes(one.data))) for one in found[count:]]
     return others.page(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -170,6 +171,25 @@ def test_lines_over_many_blocks_are_read_line_by_line():
             dialect = replace(V3, parse=parse)
             page = read_shown_page(fd, asked, record_limit=LIMIT, dialect=dialect, clean=True, block=block)
         assert ([one.seq for one in page.messages], len(parsed)) == ([1, 2], count)
+
+
+def test_a_page_keeps_no_more_of_the_file_than_twice_its_messages_and_a_block():
+    lines = [
+        message(number, role, padding) for number in range(80) for role, padding in (("user", 9), ("tool", 99_999))
+    ]
+    content = b"".join(line + b"\n" for line in lines)
+    asked = PageRequest(end=len(content), end_seq=160, limit=200, max_bytes=1 << 20, without=frozenset({"tool"}))
+    with file_with_content(content) as fd:
+        tracemalloc.start()
+        try:
+            page = read_shown_page(fd, asked, record_limit=1 << 20, dialect=replace(V3, parse=_fail), clean=True)
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert [one.seq for one in page.messages] == list(range(1, 160, 2))
+        assert page == page_of(fd, replace(asked), clean=True, block=999_999)
+    # A block holds 128 KiB, and up to a line before it.
+    assert (kept < 400_000, most < 2_000_000) == (True, True), (kept, most)
 
 
 def test_what_is_noted_is_the_same_where_the_limit_of_a_line_was_lowered():
