@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from sessiond.errors import ConfigError, StorageError, reason_of
-from sessiond.link.database import may_pass, open_alone
+from sessiond.link.database import is_in_use, may_pass, open_alone
 from sessiond.link.ledger_tables import COUNT_ALL, SHORT_ANSWER_BYTES, TABLES, in_full
 from sessiond.store import dirfd
 
@@ -101,6 +101,9 @@ class CommandLedger:
         except (OSError, sqlite3.Error) as error:
             if may_pass(error):
                 raise StorageError(f"{path} cannot be opened: {reason_of(error)}") from None
+            if is_in_use(error):
+                used = 'another program uses it, perhaps a "sessiond link run"; end that one'
+                raise StorageError(f"{path} cannot be opened: {used}") from None
             raise ConfigError(
                 f"{path} cannot be opened: {reason_of(error)}; it has the commands of other machines. If it is damaged,"
                 " move it away: what they had sent they send again"

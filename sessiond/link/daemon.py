@@ -339,10 +339,13 @@ class DaemonClient:
 
     def _tell_away(self, error: ClientError) -> None:
         # A connection that was lost is followed by the reason why there is no other, or by one that is back at once.
-        if isinstance(error, ConnectionLost) or str(error) == self._told:
+        said = str(error)
+        if isinstance(error, RpcError) and error.slug in ("method_not_found", "invalid_params"):
+            said = f"sessiond refuses what this link asks of it ({said.rstrip('.')}); see that both are of one release"
+        if isinstance(error, ConnectionLost) or said == self._told:
             return
-        self._told = str(error)
-        self._say(f"{error}; trying again")
+        self._told = said
+        self._say(f"{said}; trying again")
 
 
 def _first_of(group: BaseExceptionGroup[ClientError]) -> ClientError:

@@ -39,7 +39,7 @@ def open_database(
     except (OSError, sqlite3.Error) as error:
         if may_pass(error):
             raise StorageError(f"{place} cannot be opened: {reason_of(error)}") from None
-        if "locked" in str(error):
+        if is_in_use(error):
             raise LinkError(f'another "sessiond link run" uses the store {store}; end it first') from None
         raise LinkError(f"{place} cannot be opened: {reason_of(error)}") from None
 
@@ -91,6 +91,11 @@ def may_pass(error: OSError | sqlite3.Error) -> bool:
     if isinstance(error, OSError):
         return dirfd.is_passing(error) or error.errno in (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+
+
+def is_in_use(error: OSError | sqlite3.Error) -> bool:
+    """Whether another program has the database."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 @contextlib.contextmanager

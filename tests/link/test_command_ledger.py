@@ -18,6 +18,7 @@ from support.shortage import no_room
 from sessiond.errors import ConfigError, StorageError
 from sessiond.link import command_ledger
 from sessiond.link.command_ledger import KEPT_MS, CommandLedger, LedgerEntry, NoRoom
+from sessiond.link.database import open_alone
 from sessiond.link.ledger_tables import COUNT_ALL, SHORT_ANSWER_BYTES, in_full
 
 PEER = "lap"
@@ -332,6 +333,14 @@ def test_a_full_disk_is_no_damage(tmp_path: Path) -> None:
     made = CommandLedger(tmp_path)
     assert made.accept(PEER, "r1", b"body", 1)
     made.close()
+
+
+def test_a_file_that_another_program_has_is_no_damage(
+    ledger: CommandLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_ledger, "open_alone", lambda path: open_alone(path, timeout_s=0))
+    with pytest.raises(StorageError, match=r'another program uses it, perhaps a "sessiond link run"; end that one$'):
+        CommandLedger(tmp_path)
 
 
 def test_no_memory_is_shared_with_what_others_may_cut(ledger: CommandLedger, tmp_path: Path) -> None:

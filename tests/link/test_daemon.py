@@ -145,6 +145,31 @@ def test_a_hook_that_is_refused_is_said_once_and_tried_again(fake: FakeDaemon) -
     assert said == ["there is no agent mars; trying again", "sessiond is back"]
 
 
+@pytest.mark.parametrize("slug", ["invalid_params", "method_not_found"])
+def test_a_daemon_of_another_release_is_said(fake: FakeDaemon, slug: str) -> None:
+    said: list[str] = []
+    refusals = [Refusal(-32602, slug, "`$.sources`: there is no such parameter.")]
+
+    def subscribe(*_: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return {}
+
+    fake.answers |= {"sessions.subscribe": subscribe, "ping": lambda *_: {}}
+    hook = [lambda link: link.call("sessions.subscribe", sources=["sessiond"])]
+    client = DaemonClient(str(fake.path), say=said.append, on_connect=hook, max_pause_s=0.02)
+
+    async def body() -> None:
+        await client.call("ping")
+
+    run_with(client, body)
+    assert said == [
+        "sessiond refuses what this link asks of it (`$.sources`: there is no such parameter); see that both are of"
+        " one release; trying again",
+        "sessiond is back",
+    ]
+
+
 def test_requests_of_the_daemon_are_answered_and_can_be_called_off(fake: FakeDaemon) -> None:
     ends: list[str] = []
 
