@@ -143,18 +143,19 @@ async def page(
         end_seq=end.seq,
         limit=limit,
         max_bytes=max_bytes,
+        shorten=omit_large,
         # Source: protocol.md, "History".
         without=frozenset() if include_tools else TOOL_ROLES,
         noted=RUN if include_runs else None,
         with_hidden=include_system,
     )
-    return await store.shown_page(session, asked, partial(_history_of, store, session, max_bytes, cursor))
+    return await store.shown_page(session, asked, partial(_history_of, store, session, cursor))
 
 
-def _history_of(store: SessionStore, session: Session, max_bytes: int, cursor: str, got: ShownPage) -> History:
+def _history_of(store: SessionStore, session: Session, cursor: str, got: ShownPage) -> History:
     """The page as clients see it. Called in the thread that read it: its 200 cursors take as long as half the read."""
     shown = got.messages
-    messages = [one.data if len(one.data) <= max_bytes else msgspec.Raw(omit_large(bytes(one.data))) for one in shown]
+    messages = [one.data for one in shown]
     cursors = store.cursors(session, [(one.end, one.seq, one.check) for one in shown])
     positions = [MessagePosition(one.id, one.seq, after, one.stamp) for one, after in zip(shown, cursors, strict=True)]
     return History(

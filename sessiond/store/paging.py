@@ -49,18 +49,25 @@ def page_backwards(
     noted: Callable[[Record], bool] | None = None,
     with_hidden: bool = False,
     stop: int = 0,
+    shorten: Callable[[bytes], bytes] | None = None,
 ) -> MessagePage:
     """The newest `limit` messages before `end` that are `wanted`, at most `max_bytes` of them but always one.
 
     `end_seq` is how many messages stand before `end`. The limit counts what is returned, after the filter. A message
-    over `max_bytes` takes none of them: the reader puts something small in its place. Parts up to `stop` of a message
-    that begins before `end` belong to it. `with_hidden` adds hidden messages, each with the `seq` of the message before
-    it.
+    over `max_bytes` takes none of them: `shorten` puts something small in its place, because many long ones take too
+    much memory. Parts up to `stop` of a message that begins before `end` belong to it. `with_hidden` adds hidden
+    messages, each with the `seq` of the message before it.
     """
 
     def collect(lines: Iterator[Line]) -> MessagePage:
         collector = _PageCollector(
-            end_seq, wanted=wanted, limit=limit, max_bytes=max_bytes, noted=noted, with_hidden=with_hidden
+            end_seq,
+            wanted=wanted,
+            limit=limit,
+            max_bytes=max_bytes,
+            noted=noted,
+            with_hidden=with_hidden,
+            shorten=shorten,
         )
         return collector.collect(lines)
 
@@ -88,8 +95,10 @@ class _PageCollector:
         max_bytes: int,
         noted: Callable[[Record], bool] | None = None,
         with_hidden: bool = False,
+        shorten: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._wanted, self._noted, self._with_hidden = wanted, noted, with_hidden
+        self._shorten = shorten
         self._limit, self._max_bytes = limit, max_bytes
         self._found: list[tuple[Line, int]] = []
         self._notes: list[tuple[Line, int]] = []
@@ -117,6 +126,10 @@ class _PageCollector:
                     return self._page(skipped, has_more=True)
                 if fits:
                     self._size = size
+                elif self._shorten is not None:
+                    short, is_hidden = self._shorten(message), record.message is None
+                    record = replace(record, raw=b"", decoded=None, **{"hidden" if is_hidden else "message": short})
+                    line = Line(line.offset, line.end, record)
                 found.append((line, self._seq))
                 skipped, skipped_since = skipped + skipped_since, 0
             self._seq -= record.message is not None

@@ -7,7 +7,7 @@ time; whatever that cannot read, `paging` does. Synchronous. Does not know sessi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import msgspec
@@ -60,13 +60,15 @@ class ShownPage(msgspec.Struct, frozen=True):
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for: the newest `limit` messages before `end`, before which stand `end_seq`; without those of some
-    roles. With `noted` also custom records of that type. The others are as `paging.page_backwards` takes them.
+    roles. With `noted` also custom records of that type. `shorten` makes what is shown of one over `max_bytes`. The
+    others are as `paging.page_backwards` takes them.
     """
 
     end: int
     end_seq: int
     limit: int
     max_bytes: int
+    shorten: Callable[[bytes], bytes] = bytes
     without: frozenset[str] = frozenset()
     noted: str | None = None
     with_hidden: bool = False
@@ -112,6 +114,7 @@ def read_shown_page(
         noted=(lambda record: record.custom_type == asked.noted) if asked.noted is not None else None,
         with_hidden=asked.with_hidden,
         stop=stop,
+        shorten=asked.shorten,
     )
     return ShownPage(
         [_make_message(fd, line, seq, has_whole_lines) for line, seq in page.lines],
@@ -161,7 +164,10 @@ def _read_clean(
                 size_now = taken + (len(message) if fits else max_bytes)
                 if len(found) == limit or (found and size_now > max_bytes):
                     return others.page(found, start, transcript.checksum(fd, start))
-                taken = size_now if fits else taken
+                if fits:
+                    taken = size_now
+                else:
+                    message = msgspec.Raw(asked.shorten(bytes(message)))
                 start, behind = position + begin, position + end
                 check = crc32(data[end - CHECKED : end]) if end >= CHECKED else transcript.checksum(fd, behind)
                 shown_id, stamp = own_id if type(own_id) is str else None, shown_stamp(envelope, head)

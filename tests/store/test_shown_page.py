@@ -28,6 +28,10 @@ def message(number: int, role: str = "user", padding: int = 0) -> bytes:
     return b'{"type":"message","message":{"role":"%b","n":%d%b}}' % (role.encode(), number, b" " * padding)
 
 
+def shorten(data: bytes) -> bytes:
+    return b'{"bytes":%d}' % len(data)
+
+
 # All of them are records, so that a file of them is clean.
 LINES = [
     message(1),
@@ -58,6 +62,7 @@ requests = st.builds(
     end_seq=st.just(0),
     limit=st.integers(1, 6),
     max_bytes=st.integers(1, 150),
+    shorten=st.just(shorten),
     without=st.sampled_from([frozenset(), frozenset({"toolResult", "tool"})]),
     noted=st.sampled_from([None, RUN]),
     with_hidden=st.booleans(),
@@ -190,6 +195,22 @@ def test_a_page_keeps_no_more_of_the_file_than_twice_its_messages_and_a_block():
         assert page == page_of(fd, replace(asked), clean=True, block=999_999)
     # A block holds 128 KiB, and up to a line before it.
     assert (kept < 400_000, most < 2_000_000) == (True, True), (kept, most)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_messages_over_the_byte_limit_are_shortened_one_by_one(clean: bool):
+    content = b"".join(message(number, padding=99_999) + b"\n" for number in range(80))
+    asked = PageRequest(end=len(content), end_seq=80, limit=200, max_bytes=5000, shorten=shorten)
+    with file_with_content(content) as fd:
+        tracemalloc.start()
+        try:
+            page = read_shown_page(fd, asked, record_limit=1 << 20, dialect=V3, clean=clean)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert [len(one.data) for one in page.messages] == [len(b'{"bytes":100022}')] * 80
+    assert [one.seq for one in page.messages] == list(range(1, 81))
+    assert most < 2_000_000
 
 
 def test_what_is_noted_is_the_same_where_the_limit_of_a_line_was_lowered():
