@@ -5,15 +5,18 @@ Knows the store. Does not know who asks: visibility is checked before, redaction
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from sessiond.clock import iso_ms
+from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine
 from sessiond.sessions.history import History, MessagePosition, omit_large
 from sessiond.store import transcript
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import stale_cursor_error
-from sessiond.store.raw_lines import RawLine, RawPage, raw_page_backwards
+from sessiond.store.raw_lines import RawPage, raw_page_backwards
 from sessiond.store.store import SessionStore
 
 # What cursors of lines begin with. Their number is that of lines, not of messages, so they serve here only.
@@ -39,17 +42,24 @@ async def page(
         if not transcript.is_line_start(fd, end):
             raise stale_cursor_error("$.cursor")
         found = raw_page_backwards(
-            fd, end, end_number, limit=limit, max_bytes=max_bytes, record_limit=store.record_limit
+            fd,
+            end,
+            end_number,
+            limit=limit,
+            max_bytes=max_bytes,
+            record_limit=store.record_limit,
+            shorten=omit_large,
+            describe=partial(_describe, session.dialect),
         )
         return found, [transcript.checksum(fd, line.end) for line in found.lines]
 
     got, checks = await store.read(session, read)
     return History(
-        messages=[
-            msgspec.Raw(line.data if len(line.data) <= max_bytes else omit_large(line.data)) for line in got.lines
-        ],
+        messages=[msgspec.Raw(line.data) for line in got.lines],
         positions=[
-            _position(session, line, f"{LINES}{store.cursor(session, line.end, line.number, check)}")
+            MessagePosition(
+                line.id, line.number, f"{LINES}{store.cursor(session, line.end, line.number, check)}", line.stamp
+            )
             for line, check in zip(got.lines, checks, strict=True)
         ],
         has_more=got.has_more,
@@ -60,10 +70,10 @@ async def page(
     )
 
 
-def _position(session: Session, line: RawLine, cursor: str) -> MessagePosition:
+def _describe(dialect: TranscriptDialect, line: bytes) -> tuple[str | None, str | None]:
+    """The id and the time of the record in a line."""
     try:
-        record = session.dialect.parse(line.data)
+        record = dialect.parse(line)
     except BadLine:
-        return MessagePosition(None, line.number, cursor)
-    stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-    return MessagePosition(record.id, line.number, cursor, stamp)
+        return None, None
+    return record.id, iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None

@@ -6,7 +6,7 @@ Synchronous. Knows lines and bytes. Knows no dialect: whatever is a JSON object 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -20,11 +20,13 @@ _decode = msgspec.json.Decoder().decode
 
 
 class RawLine(msgspec.Struct, frozen=True, gc=False):
-    """One line: its number from 1, where it ends, and its JSON object."""
+    """One line: its number from 1, where it ends, its JSON object, and the id and the time of its record."""
 
     number: int
     end: int
     data: bytes
+    id: str | None = None
+    stamp: str | None = None
 
 
 class RawPage(msgspec.Struct, frozen=True):
@@ -59,12 +61,20 @@ ANY_LINES: TranscriptDialect = foreign_dialect("any", parse_any)
 
 
 def raw_page_backwards(
-    fd: int, end: int, end_number: int | None, *, limit: int, max_bytes: int, record_limit: int
+    fd: int,
+    end: int,
+    end_number: int | None,
+    *,
+    limit: int,
+    max_bytes: int,
+    record_limit: int,
+    shorten: Callable[[bytes], bytes] = bytes,
+    describe: Callable[[bytes], tuple[str | None, str | None]] = lambda _: (None, None),
 ) -> RawPage:
     """The newest `limit` lines before `end`, at most `max_bytes` of them but always one.
 
-    A line over `max_bytes` takes none: the reader puts something small in its place. `end_number` lines end before
-    `end`; None: they are counted.
+    A line over `max_bytes` takes none: `shorten` puts something small in its place. `describe` gives id and time.
+    `end_number` lines end before `end`; None: they are counted.
     """
     found: list[RawLine] = []
     place, number = end, count_lines(fd, 0, end) if end_number is None else end_number
@@ -82,7 +92,7 @@ def raw_page_backwards(
             if len(found) == limit or (found and taken > max_bytes):
                 return RawPage(found[::-1], start, start_number, has_more=True, skipped=skipped, bytes=size)
             size = taken if fits else size
-            found.append(RawLine(number, line.end, data))
+            found.append(RawLine(number, line.end, data if fits else shorten(data), *describe(data)))
             start, start_number = line.offset, number - 1
             skipped, skipped_since = skipped + skipped_since, 0
         place, number = line.offset, number - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,3 +80,27 @@ def test_a_line_over_the_limit_is_skipped_and_counted_in_the_numbers(file: Calla
     finally:
         os.close(fd)
     assert ([line.number for line in page.lines], page.skipped) == ([1, 3], 1)
+
+
+def test_lines_over_the_byte_limit_of_a_page_are_shortened_one_by_one(file: Callable[[bytes], int]) -> None:
+    data = b"".join(b'{"id":"%d","a":"%b"}\n' % (number, b"x" * 100_000) for number in range(10, 90))
+    fd = file(data)
+    tracemalloc.start()
+    try:
+        page = raw_page_backwards(
+            fd,
+            len(data),
+            80,
+            limit=200,
+            max_bytes=5000,
+            record_limit=1 << 20,
+            shorten=lambda line: line[:10],
+            describe=lambda line: (str(len(line)), "now"),
+        )
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        os.close(fd)
+    assert [(line.number, line.data) for line in page.lines] == [(n + 1, b'{"id":"%d"' % (n + 10)) for n in range(80)]
+    assert {(line.id, line.stamp) for line in page.lines} == {("100018", "now")}
+    assert most < 2_000_000
