@@ -6,6 +6,7 @@ it again: what stayed on the server would take the places of what other machines
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from sessiond.errors import StorageError
 from sessiond.link.command_ledger import NoRoom
 from sessiond.link.command_wire import PART_BYTES, PartOf
 from sessiond.link.envelope import PeerMessage, Refused, read_fields
+from sessiond.link.paced_log import PacedLog
 
 log = structlog.get_logger("sessiond.link")
 
@@ -40,6 +42,8 @@ class CommandInbox:
 
     def __init__(self, executor: CommandTaker, drop: Callable[[Refused], object], wall_ms: Callable[[], int]) -> None:
         self._executor, self._drop, self._wall_ms = executor, drop, wall_ms
+        # While the disk is full, all that waits comes three times a minute.
+        self._paced = PacedLog(time.monotonic)
 
     async def take(self, message: PeerMessage, arrival: ArrivedMessage) -> None:
         """Keep the part, and acknowledge it."""
@@ -56,7 +60,7 @@ class CommandInbox:
         except NoRoom:
             self._drop(Refused("room", f"{message.sender} has too many commands here that are not executed yet"))
         except StorageError as error:
-            log.error("a command was not taken", peer=message.sender, reason=error.message)
+            self._paced.write(log.error, message.sender, "a command was not taken", reason=error.message)
             await arrival.retry(AGAIN_S)
             return
         await arrival.ack()

@@ -174,7 +174,7 @@ class TranscriptReader:
         trouble = self._folders[machine].trouble
         if self._told.get(machine) != trouble:
             self._told[machine] = trouble
-            log.warning(trouble)
+            self._paced.write(log.warning, machine, trouble)  # each copy that fails has a sentence of its own
 
     # Rows.
 

@@ -6,12 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from sessiond.errors import StorageError
 from sessiond.link.command_inbox import AGAIN_S, CommandInbox
 from sessiond.link.command_ledger import NoRoom
 from sessiond.link.command_wire import MAX_AGE_MS, PART_BYTES
 from sessiond.link.envelope import PeerMessage, Refused
+from sessiond.link.paced_log import BURST
 
 
 class StandInArrival:
@@ -73,6 +75,21 @@ def test_fields_that_are_none_are_dropped() -> None:
 def test_what_is_too_much_of_one_machine_takes_no_place_on_the_server() -> None:
     """What is handed back waits among the 64 that a consumer has on their way, which are for all machines."""
     assert put_in(fault=NoRoom()) == ([("lap", "c1", 1, 2, b"x")], ["room"], ["ack"])
+
+
+def test_what_the_disk_refuses_again_and_again_fills_no_log() -> None:
+    executor, arrival = StandInExecutor(StorageError("full")), StandInArrival()
+    inbox = CommandInbox(executor, lambda _refused: None, lambda: 7)
+    message = PeerMessage("lap", "mars", "cmd", "c1", b'{"part":0,"parts":1,"sentAt":7}', b"x", False)
+
+    async def body() -> None:
+        for _ in range(BURST + 50):
+            await inbox.take(message, arrival)
+
+    with capture_logs() as lines:
+        asyncio.run(body())
+    assert len(arrival.done) == BURST + 50
+    assert [line["event"] for line in lines] == ["a command was not taken"] * BURST
 
 
 def test_what_the_disk_refuses_comes_again() -> None:
