@@ -178,7 +178,8 @@ class RunningLink:
             self._places,
             SharesFile(self._store),
             self._peers,
-            agents={agent.id for agent in self._config.agents.list},
+            # Each machine is an agent as well: what it has answered is no other's to have by a rule.
+            agents={agent.id for agent in self._config.agents.list} - self._peers.keys(),
             byte_door=self._byte_door,
             drop=self._courier.drop,
             wall_ms=wall_ms,

@@ -149,6 +149,18 @@ def test_nothing_that_no_rule_exports_lies_on_the_server(machines: Machines, ser
     wait_until_equal(machines, lambda: {path.stem: path.read_bytes() for path in [transcript_of(lap, "main")]})
 
 
+def test_what_another_machine_has_answered_is_exported_by_no_rule(tmp_path: Path, server: NatsServer) -> None:
+    names = ["lap", "mars", "moon"]
+    rules = {("lap", "mars"): 'export = [{agents = ["*"]}, {cwd = ["*"]}]', ("moon", "lap"): 'send = ["*"]'}
+    with linked(tmp_path, server, names, rules) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        assert lap.send("moon/agent:ops:main", "between lap and moon")["status"] == "ok"
+        lap.daemon.reply("main", "for mars as well")
+        main = transcript_of(lap, "main")
+        mars.wait_for(lambda: mars.replicas("lap").get(main.stem) == main.read_bytes(), "has no copy")
+        assert list(mars.replicas("lap")) == [main.stem]
+
+
 def test_what_happens_while_a_link_or_a_daemon_is_away_is_made_up_for(shared: Machines) -> None:
     machines, lap, mars = shared, shared["lap"], shared["mars"]
     before, key = len(lap.originals()), "agent:main:away"
