@@ -78,17 +78,20 @@ class Attending:
         """
         since_ms, watching = self._clock.wall_ms(), trio.CancelScope()
         session = await self._ensure(key)
+        # Before the question is written: Trio does not promise the order in which the writers go on, and questions
+        # have one.
+        expected = self._decisions.expect(key, use, since_ms) if use is not None else None
 
         def watch(question_id: str) -> None:
-            if use is not None and self._nursery is not None:
-                # Here and not in the task: Trio does not promise an order of tasks, and questions have one.
-                expected = self._decisions.expect(key, use, since_ms)
+            if expected is not None and self._nursery is not None:
                 self._nursery.start_soon(self._withdraw_when_decided, question_id, expected, watching)
 
         try:
             return await self._desk.ask(session, draft, timeout_s=timeout_s, on_open=watch)
         finally:
             watching.cancel()
+            if expected is not None:
+                self._decisions.forget(expected)
 
     async def _withdraw_when_decided(
         self, question_id: str, expected: ExpectedDecision, watching: trio.CancelScope

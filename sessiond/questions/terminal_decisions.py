@@ -61,7 +61,7 @@ class TerminalDecisions:
         self._taken: deque[str] = deque(maxlen=_TAKEN)
 
     def expect(self, key: str, use: ToolUse, since_ms: int) -> ExpectedDecision:
-        """Note that the session `key` asks about a call since that time, behind all before. `wait` is called next."""
+        """Note that the session `key` asks about a call since that time, behind all before; until `forget`."""
         expected = ExpectedDecision(key, use, since_ms)
         all_of_it = self._expected.setdefault(key, [])
         if use.call_id is not None:
@@ -72,24 +72,26 @@ class TerminalDecisions:
         all_of_it.append(expected)
         return expected
 
+    def forget(self, expected: ExpectedDecision) -> None:
+        """The question is over."""
+        all_of_it = self._expected[expected.key]
+        all_of_it.remove(expected)
+        if not all_of_it:
+            del self._expected[expected.key]
+
     async def wait(self, expected: ExpectedDecision) -> None:
-        """Return when the call has a result in the transcript. It is expected no more when this ends."""
-        key, all_of_it = expected.key, self._expected[expected.key]
-        try:
-            with follow_quietly(self._bus, key) as wake_up:
-                while True:
-                    wake_up.event = trio.Event()
-                    turn = await _read_turn(self._store, key)
-                    # Whoever looks first finds the calls of all, in the order in which they were asked for.
-                    for one in all_of_it:
-                        self._find_call(one, turn)
-                    if expected.call_id in turn.results:
-                        return
-                    await wake_up.event.wait()
-        finally:
-            all_of_it.remove(expected)
-            if not all_of_it and self._expected.get(key) is all_of_it:
-                del self._expected[key]
+        """Return when the call has a result in the transcript."""
+        key = expected.key
+        with follow_quietly(self._bus, key) as wake_up:
+            while True:
+                wake_up.event = trio.Event()
+                turn = await _read_turn(self._store, key)
+                # Whoever looks first finds the calls of all, in the order in which they were asked for.
+                for one in self._expected.get(key, ()):
+                    self._find_call(one, turn)
+                if expected.call_id in turn.results:
+                    return
+                await wake_up.event.wait()
 
     def _find_call(self, expected: ExpectedDecision, turn: _CallsOfTurn) -> None:
         since_ms = expected.since_ms

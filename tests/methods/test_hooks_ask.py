@@ -192,6 +192,24 @@ async def test_of_equal_calls_at_once_the_one_that_was_decided_is_withdrawn(tmp_
             await wait_for_open(owner, left)
 
 
+async def test_questions_that_are_written_together_have_their_calls_in_their_order(tmp_path: Path) -> None:
+    calls = Calls(claude_file(tmp_path))
+    async with daemon(tmp_path) as (parts, owner), parts.connect() as one, parts.connect() as other:
+        hooks = {"Bash: one": one, "Bash: other": other}
+        for turn in range(8):
+            both = [f"first{turn}", f"second{turn}"]
+            for ident in both:
+                calls.begin(ident)
+            await wait_for_call(owner, both[1])
+            asking = {title: await send_ask(hook, tmp_path, title, **calls.use) for title, hook in hooks.items()}
+            in_order = [question["title"] for question in await wait_for_open(owner, 2)]
+            for ident, title, left in zip(both, in_order, (1, 0), strict=True):
+                calls.end(ident, after_s=1)
+                assert title not in [question["title"] for question in await wait_for_open(owner, left)], turn
+            for title, hook in hooks.items():
+                await hook.answer(asking[title])
+
+
 async def decided_first(
     decisions: TerminalDecisions, uses: list[ToolUse], calls: Calls, ident: str, *, started: list[int]
 ) -> int:
@@ -212,6 +230,8 @@ async def decided_first(
                 nursery.start_soon(wait, number)
                 await trio.testing.wait_all_tasks_blocked(0.01)
             calls.end(ident, after_s=1)
+    for one in expected:
+        decisions.forget(one)
     assert decisions._expected == {}
     return decided[0]
 
