@@ -74,7 +74,12 @@ _REMOVE_OLDEST = (
     "delete from commands where peer = ? and id ="
     " (select id from commands where peer = ? and is_sent = 1 order by at_ms limit 1)"
 )
-_FIELDS = ", ".join(LedgerEntry.__struct_fields__)
+# SQLite keeps values of any type in any column, and a stranger may have written them.
+_FIELDS = (
+    "cast(peer as text), cast(id as text), cast(state as text), cast(body as blob), cast(run_id as text),"
+    " cast(session_key as text), cast(tries as integer), cast(reason as text), cast(answer as blob),"
+    " cast(is_sent as integer), cast(at_ms as integer)"
+)
 
 
 class CommandLedger:
@@ -91,6 +96,7 @@ class CommandLedger:
                 # SQLite would follow a link that stands here.
                 os.close(dirfd.open_file(folder_fd, NAME, os.O_RDWR | os.O_CREAT))
             self._db = open_alone(path)
+            self._db.text_factory = lambda text: text.decode(errors="replace")
             try:
                 self._db.executescript(in_full(TABLES))
                 if not self._db.execute("pragma user_version").fetchone()[0]:
@@ -168,7 +174,7 @@ class CommandLedger:
             if db.execute(count, (peer, command_id)).fetchone()[0] < parts:
                 return None
             held = db.execute(
-                "select data from parts where peer = ? and id = ? order by part", (peer, command_id)
+                "select cast(data as blob) from parts where peer = ? and id = ? order by part", (peer, command_id)
             ).fetchall()
         return b"".join(row[0] for row in held)
 
@@ -254,7 +260,8 @@ class CommandLedger:
         found: dict[str, dict[State, int]] = {}
         with _translate_errors():
             rows = self._db.execute(
-                "select peer, state, sum(count) from totals group by peer, state having sum(count) > 0"
+                "select cast(peer as text), cast(state as text), cast(total(count) as integer) from totals"
+                " group by 1, 2 having total(count) >= 1"
             ).fetchall()
         for peer, state, count in rows:
             found.setdefault(peer, {})[state] = count
@@ -281,7 +288,8 @@ class CommandLedger:
     def unanswered_commands(self) -> list[tuple[str, str]]:
         """Our commands that no peer has answered: the peer and the id of each."""
         with _translate_errors():
-            return self._db.execute("select peer, id from asked order by at_ms, id").fetchall()
+            asked = "select cast(peer as text), cast(id as text) from asked order by at_ms, id"
+            return self._db.execute(asked).fetchall()
 
     def note_child(self, peer: str, local_key: str, remote_key: str) -> None:
         """Note that the sub-agent `local_key` here is `remote_key` on the peer."""
@@ -292,7 +300,7 @@ class CommandLedger:
         """The sub-agent on the peer that `local_key` stands for."""
         with _translate_errors():
             row = self._db.execute(
-                "select remote_key from children where peer = ? and local_key = ?", (peer, local_key)
+                "select cast(remote_key as text) from children where peer = ? and local_key = ?", (peer, local_key)
             ).fetchone()
         return row[0] if row is not None else None
 
@@ -319,7 +327,8 @@ class CommandLedger:
 def _total(db: sqlite3.Connection, peer: str, *, is_sent: bool) -> tuple[int, int]:
     """How many commands a peer has here whose answer was sent, or was not, and what counts of their bytes."""
     found: tuple[int, int] = db.execute(
-        "select coalesce(sum(count), 0), coalesce(sum(bytes), 0) from totals where peer = ? and is_sent = ?",
+        "select cast(total(count) as integer), cast(total(bytes) as integer) from totals"
+        " where peer = ? and is_sent = ?",
         (peer, is_sent),
     ).fetchone()
     return found

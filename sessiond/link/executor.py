@@ -99,7 +99,7 @@ class Executor:
                 for entry in unsent:
                     tasks.create_task(self._deliver(entry.peer, entry.id, entry.answer or b""))
                 for entry in left:
-                    if entry.state == "running":
+                    if entry.state == "running" and entry.run_id is not None:
                         self._watch(entry)
                     else:
                         tasks.create_task(self._execute(entry))

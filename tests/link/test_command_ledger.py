@@ -9,9 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 from support.sampling import amount
 from support.shortage import no_room
 
@@ -184,6 +186,50 @@ def test_totals_that_a_stranger_has_changed_hold_nothing_up(ledger: CommandLedge
     ledger.note_sent(PEER, "r1", b"gone")
     assert ledger.accept(PEER, "r2", b"", 2)
     assert ledger.put_part(PEER, "r3", 0, 2, b"x") is None
+
+
+VALUES = st.one_of(
+    st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.binary(max_size=9), st.text(max_size=9), st.just("\0")
+)
+ROWS = st.fixed_dictionaries(
+    {"peer": VALUES, "id": VALUES, "state": st.one_of(VALUES, st.sampled_from(["waiting", "running", "dead"]))},
+    optional=dict.fromkeys(("body", "run_id", "session_key", "tries", "reason", "answer", "is_sent", "at_ms"), VALUES),
+)
+
+
+@given(st.lists(ROWS, max_size=6), st.lists(st.lists(VALUES, min_size=5, max_size=5), max_size=3))
+@settings(max_examples=amount(200, 20))
+def test_rows_that_a_stranger_wrote_have_the_types_of_the_ledger(
+    rows: list[dict[str, Any]], others: list[list[Any]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        CommandLedger(Path(folder)).close()
+        strangers = sqlite3.connect(Path(folder) / "commands.db", isolation_level=None)
+        for row in rows:
+            fields = {"at_ms": 1, **row}
+            insert = f"insert into commands ({', '.join(fields)}) values ({', '.join('?' * len(fields))})"
+            with suppress(sqlite3.Error):
+                strangers.execute(insert, list(fields.values()))
+        for table, count in (("totals", 5), ("part_totals", 3), ("children", 3), ("asked", 3), ("refused", 3)):
+            for values in others:
+                with suppress(sqlite3.Error):
+                    strangers.execute(f"insert into {table} values ({', '.join('?' * count)})", values[:count])
+        strangers.close()
+        ledger = CommandLedger(Path(folder))
+        ledger._db.execute("pragma synchronous = off")
+        entries = [*ledger.open_commands(), *ledger.unsent_answers(), *ledger.dead_letters()]
+        for entry in entries:
+            msgspec.convert(asdict(entry) | {"state": "waiting"}, LedgerEntry)
+            msgspec.convert(entry.state, str)
+        msgspec.convert(ledger.unanswered_commands(), list[tuple[str, str]])
+        msgspec.convert(list(ledger.counts().values()), list[dict[str, int]])
+        assert ledger.accept(PEER, "new", b"body", 1)
+        ledger.answer(PEER, "new", b"answer")
+        ledger.note_sent(PEER, "new", b"gone")
+        ledger.forget_old(KEPT_MS)
+        found = ledger.find(PEER, "new")
+        assert found is not None and found.is_sent
+        ledger.close()
 
 
 def test_the_commands_that_were_answered_have_a_limit(ledger: CommandLedger, monkeypatch: pytest.MonkeyPatch) -> None:

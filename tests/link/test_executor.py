@@ -325,6 +325,26 @@ def test_bytes_that_are_no_command_are_refused(in_world: Any) -> None:
     in_world(body)
 
 
+def test_rows_of_the_ledger_that_a_stranger_has_written_end_no_link(in_world: Any) -> None:
+    async def body(world: ExecutorWorld) -> None:
+        ledger = CommandLedger(world.folder)
+        for command_id, state, run_id in (("no run", "running", None), ("no body", "waiting", None), ("b", b"x", b"y")):
+            fields = ("lap", command_id, state, 7, run_id, b"key", "x", 1)
+            sql = "insert into commands (peer, id, state, body, run_id, session_key, tries, at_ms) values"
+            ledger._db.execute(f"{sql} (?, ?, ?, ?, ?, ?, ?, ?)", fields)
+        ledger.close()
+        async with world.executor() as executor:
+            refused = await world.answers(2)
+            assert {(name, answer.status) for name, answer in refused} == {
+                ("no run", "refused"),
+                ("no body", "refused"),
+            }
+            await take(executor, SEND)
+            await world.accepted()
+
+    in_world(body)
+
+
 def test_runs_of_one_session_are_looked_at_until_one_still_runs(in_world: Any) -> None:
     async def body(world: ExecutorWorld) -> None:
         async with world.executor() as executor:
