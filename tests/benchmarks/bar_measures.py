@@ -80,7 +80,7 @@ class InstalledDaemon(Daemon):
     python = sys.executable
 
     def command(self, *extra: str) -> list[str]:
-        return [self.python, *super().command(*extra)[1:]]
+        return [self.python, "-P", *super().command(*extra)[1:]]  # not the sessiond of the working directory
 
 
 @contextmanager
