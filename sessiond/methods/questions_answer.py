@@ -9,7 +9,7 @@ from sessiond.methods.params import Params, Result, check_by, says
 from sessiond.methods.question_view import QuestionSight
 from sessiond.methods.services import Context
 from sessiond.model.question import MAX_NOTE_BYTES, QuestionStatus, Road, clean_text
-from sessiond.policy import answering, visibility
+from sessiond.policy import answering
 from sessiond.questions.desk import asking_key, no_such_question
 from sessiond.questions.listing import find_elsewhere
 from sessiond.rpc.method import Method
@@ -44,7 +44,7 @@ class QuestionsAnswerResult(Result, frozen=True, kw_only=True):
 
 async def handle(ctx: Context, params: QuestionsAnswerParams) -> QuestionsAnswerResult:
     services, caller = ctx.services, ctx.caller
-    catalog, rules = services.store.catalog, visibility.rules_from(services.config)
+    catalog, rules = services.store.catalog, services.visibility_rules
     session = services.questions.find_session(params.id) or find_elsewhere(services.store, params.id)
     asking = asking_key(session) if session is not None else resolve.NOBODYS_KEY
     # Also for a missing one, which takes as long as a hidden one then.

@@ -8,7 +8,7 @@ from sessiond.methods.services import Context
 from sessiond.model.keys import agent_of, machine_of, main_key
 from sessiond.model.record import ENTRY
 from sessiond.policy import send as send_policy
-from sessiond.policy.visibility import rules_from, settings_to_reach_others
+from sessiond.policy.visibility import settings_to_reach_others
 from sessiond.sessions import resolve
 from sessiond.sessions.elsewhere import address_of, by_key_there, no_such_machine, session_for
 from sessiond.store.catalog import Session
@@ -64,7 +64,7 @@ async def find_elsewhere(
     sight, address = services.sight_of(ctx.caller, "address"), by_key_there(catalog, address)
     key, found = session_for(catalog, address, field)
     if not resolve.may_name(catalog, sight, found, key) or config.machine(address.machine) is None:
-        missing = settings_to_reach_others(ctx.caller, rules_from(config))
+        missing = settings_to_reach_others(ctx.caller, ctx.services.visibility_rules)
         raise no_such_machine(address.machine, sight, [peer.name for peer in config.link.peers], text, missing)
     send_policy.require_allowed(config.session.send_policy, key, found.entry if found is not None else None)
     check()

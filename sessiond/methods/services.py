@@ -38,7 +38,7 @@ from sessiond.policy import visibility
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import compile_patterns, mask_secrets, mask_title
 from sessiond.policy.spawn import child_scopes
-from sessiond.policy.visibility import Sight
+from sessiond.policy.visibility import Sight, VisibilityRules
 from sessiond.questions.attending import Attending
 from sessiond.questions.desk import QuestionDesk
 from sessiond.rpc.budget import Budgets
@@ -123,6 +123,7 @@ class Services:
 
     encoder: Encoder = field(init=False)
     page: PageAccess = field(init=False)
+    _rules_of: tuple[Config, VisibilityRules] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.encoder = Encoder(self.store, self.patterns)
@@ -142,9 +143,16 @@ class Services:
     def rules(self) -> KeyRules:
         return self.store.rules
 
+    @property
+    def visibility_rules(self) -> VisibilityRules:
+        """The rules of the configuration; made once for each."""
+        if self._rules_of is None or self._rules_of[0] is not self.config:
+            self._rules_of = self.config, visibility.rules_from(self.config)
+        return self._rules_of[1]
+
     def sight_of(self, caller: Caller, action: visibility.Action = "read") -> Sight:
         """What the caller may reach. Every method that names a session checks it here."""
-        return visibility.sight(caller, visibility.rules_from(self.config), action)
+        return visibility.sight(caller, self.visibility_rules, action)
 
     def sees(self, caller: Caller) -> Callable[[str], bool]:
         """A function that tells whether the caller may read or write to the session of a key."""
@@ -153,7 +161,7 @@ class Services:
 
     def sees_token_of(self, caller: Caller, row: TokenRow) -> bool:
         """Whether a token is for a session that the caller may see."""
-        rules = visibility.rules_from(self.config)
+        rules = self.visibility_rules
         key = visibility.acts_as(row.session_key, row.agent_id, rules)
         sight = visibility.sight(caller, rules)
         return sight.unlimited or (key is not None and resolve.reaches(self.store.catalog, sight, key))
@@ -281,7 +289,7 @@ class Services:
 
         Who it was on another machine stands in the `_meta` of that machine's call.
         """
-        rules = visibility.rules_from(self.config)
+        rules = self.visibility_rules
         if visibility.sight(caller, rules).unlimited:
             return Sender()
         key = visibility.acts_as(caller.session_key, caller.agent_id, rules)

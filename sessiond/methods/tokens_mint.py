@@ -62,7 +62,7 @@ async def handle(ctx: Context, params: TokensMintParams) -> TokensMintResult:
         session_key=key,
         agent_id=params.agent_id,
         sandboxed=params.sandboxed,
-        rules=visibility.rules_from(services.config),
+        rules=services.visibility_rules,
         spawner_of=lambda target: resolve.spawner_of(catalog, target),
     )
     text, claims = await services.tokens.mint(

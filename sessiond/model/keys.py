@@ -40,7 +40,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHOUT_AGENT = re.compile(r"(cron|hook|subagent|node|acp|dashboard|mcp):.+|node-.+|[a-z0-9_-]+:(group|channel):.+")
 
 
-class KeyRules(msgspec.Struct, frozen=True):
+class KeyRules(msgspec.Struct, frozen=True, cache_hash=True):
     """The configuration that keys depend on."""
 
     default_agent: str = "main"

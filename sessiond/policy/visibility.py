@@ -123,11 +123,14 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return matches_any(self.allow, self.agent_id or "") and matches_any(self.allow, target_agent)
 
 
+_OWNERS_SIGHT = Sight(level="all", unlimited=True)
+
+
 def sight(caller: Caller, rules: VisibilityRules, action: Action = "read") -> Sight:
     """What `caller` may reach by `action`."""
-    level = effective(caller, rules, action)
     if _stands_for_the_owner(caller):
-        return Sight(level=level, unlimited=True)
+        return _OWNERS_SIGHT
+    level = effective(caller, rules, action)
     if caller.kind == "nobody":
         return Sight(level="self")
     own_key, agent_id = acts_as(caller.session_key, caller.agent_id, rules), caller.agent_id

@@ -35,7 +35,7 @@ class SessionAddress(msgspec.Struct, frozen=True):
 
 def address_of(text: str, field: str = "$.sessionKey") -> SessionAddress | None:
     """The address in what a caller wrote, None where it names a session here. InvalidParams for half an address."""
-    found = _ADDRESS.fullmatch(text.strip())
+    found = _ADDRESS.fullmatch(text.strip()) if "/" in text else None
     if found is None:
         return None
     machine, there = found[1].lower(), found[2].strip()

@@ -5,9 +5,12 @@ Aliases are resolved first, then visibility is checked on the canonical key. Wri
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sessiond.errors import Conflict, InvalidParams, NotFound, quote, shorten
 from sessiond.model.caller import Caller
 from sessiond.model.keys import (
+    MAX_KEY_BYTES,
     NATIVE_ID,
     SOURCES,
     UUID,
@@ -60,20 +63,30 @@ def key_of(catalog: Catalog, caller: Caller, rules: KeyRules, text: str, *, fiel
     `mcp:<program>` finds the inbox of that program under any agent, so that it stays the same inbox when the default
     agent of the configuration changes.
     """
-    if normalize_key(text, field) == "current":
+    # What another machine calls `main` is not the session as which it acts here.
+    agent_id = None if caller.is_machine else caller.agent_id
+    # Others could tell by the time what the owner has named.
+    read = _read_known_text if caller.kind == "owner" and len(text) <= MAX_KEY_BYTES else _read_text
+    normalized, key = read(text, rules, agent_id, field)
+    if normalized == "current":
         if caller.session_key is None:
             raise InvalidParams(f'{field} is "current", but this caller has no session of its own', field=field)
         return caller.session_key
-    # What another machine calls `main` is not the session as which it acts here.
-    agent_id = None if caller.is_machine else caller.agent_id
-    key = canonical_key(text, rules, agent_id=agent_id, field=field)
     if key is not None and is_foreign(key) and machine_of(key) is None:
         key = catalog.foreign.find_spelling(key)
         ours = catalog.carrier_of(rest_of(key)) if key not in catalog.by_key else None
         return ours.key if ours is not None else key
-    if key is not None and is_inbox(key) and not normalize_key(text, field).startswith("agent:"):
+    if key is not None and is_inbox(key) and not normalized.startswith("agent:"):
         return catalog.inbox(rest_of(key)) or key
     return key
+
+
+def _read_text(text: str, rules: KeyRules, agent_id: str | None, field: str) -> tuple[str, str | None]:
+    """What a caller wrote, normalized, and the canonical key for it."""
+    return normalize_key(text, field), canonical_key(text, rules, agent_id=agent_id, field=field)
+
+
+_read_known_text = lru_cache(512)(_read_text)
 
 
 def find(
