@@ -31,6 +31,11 @@ class Append:
     def is_missing(self) -> bool:
         return self.error is None and (not self.found or None in self.found)
 
+    @property
+    def longest_line(self) -> int:
+        """The length of the longest line, once they are composed."""
+        return max(map(len, self.lines), default=0)
+
     def long_lines(self, record_limit: int, dialect: TranscriptDialect) -> Iterator[transcript.Line]:
         """The lines that take long to parse, already parsed, for the feed."""
         if self.error is None:

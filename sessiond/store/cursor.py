@@ -48,6 +48,8 @@ class Cursors:
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(key=secret[:64], digest_size=6)
         self._signing = blake2b(key=secret[:64], digest_size=12, person=b"signed text")
+        # What `text` was asked for last, and its answer: appends that are committed together end at one place.
+        self._last: tuple[object, str] = (None, "")
 
     def sign(self, text: str) -> str:
         """A keyed hash of a text that is no place in a transcript. UnicodeEncodeError for a lone surrogate in it."""
@@ -57,7 +59,11 @@ class Cursors:
 
     def text(self, session_id: str, inode: int, check: int, position: Position) -> str:
         """The cursor for a place in that session's file; `check` is `transcript.checksum` there."""
-        [text] = self.texts(session_id, inode, [(position.offset, position.seq, check & 0xFFFFFFFF)])
+        asked = (session_id, inode, check, position.offset, position.seq)
+        known, text = self._last
+        if asked != known:
+            [text] = self.texts(session_id, inode, [(position.offset, position.seq, check & 0xFFFFFFFF)])
+            self._last = asked, text
         return text
 
     def texts(self, session_id: str, inode: int, places: Iterable[tuple[int, int, int]]) -> list[str]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from sessiond.store.append import Append
 from sessiond.store.commit_job import CommitJob
 from sessiond.store.kept_files import KeptFiles
+from sessiond.store.transcript import LONG_LINE
 from sessiond.store.writing import Sync, Writing, as_refusal
 
 
@@ -90,7 +91,8 @@ class FileCommit:
             # Parsed here because folding runs on the event loop.
             with suppress(MemoryError):
                 limit, dialect = commits.record_limit, job.session.dialect
-                job.parsed = [line for waiting in self._appends for line in waiting.long_lines(limit, dialect)]
+                long = [append for append in self._appends if append.longest_line >= LONG_LINE]
+                job.parsed = [line for append in long for line in append.long_lines(limit, dialect)]
             job.error = None
         except BaseException as crash:  # noqa: BLE001 - raised again on the event loop
             commits.note_crash(job, crash)
