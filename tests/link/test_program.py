@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -182,7 +185,11 @@ def test_status_says_who_is_there_and_what_was_asked_also_after_the_link(
         lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars has left")
         stopped = json.loads(mars.daemon.cli("link", "status", "--json").stdout)
         assert (stopped["running"], stopped["name"]) == (False, "mars")
-        assert "no link runs" in mars.daemon.cli("link", "status").stdout
+        written = mars.store / "link" / "status.json"
+        for age_s, when in ((150, "2m ago"), (90 * 86_400, r"20\d\d-\d\d-\d\d")):
+            os.utime(written, times=2 * (time.time() - age_s,))
+            shown = mars.daemon.cli("link", "status")
+            assert re.match(f"no link runs; this was so {when}: mars on 127.0.0.1:", shown.stdout), shown
 
 
 @pytest.mark.system

@@ -7,7 +7,7 @@ from sessiond.cli.frame.failures import FAILED, CommandFailed
 from sessiond.cli.link_verbs.places import CONFIG, STORE, load_module, path_of, socket_of, store_of
 from sessiond.cli.terminal.escape import escape
 from sessiond.cli.terminal.output import as_json, lines
-from sessiond.cli.terminal.times import ago
+from sessiond.cli.terminal.times import ago_in_words, now_ms
 from sessiond.errors import pluralize
 
 TYPE_CHECKING = False
@@ -36,7 +36,9 @@ def show_status(args: Args) -> int | None:
     if args.json:
         as_json({"running": is_running, "ageSeconds": round(age_s), **_fields(link)})
     else:
-        now = "" if is_running else f"no link runs; this was so {ago(0, round(age_s * 1000))}: "
+        present_ms = now_ms()
+        when = ago_in_words(present_ms - round(age_s * 1000), present_ms)
+        now = "" if is_running else f"no link runs; this was so {when}: "
         # Ids of commands and reasons are the words of other machines.
         lines(map(escape, [now + link.in_a_line, *_details(link)]))
     return None if is_running and link.is_connected and link.daemon else FAILED

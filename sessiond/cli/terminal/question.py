@@ -11,7 +11,7 @@ import json
 
 from sessiond.cli.terminal.escape import escape, one_line
 from sessiond.cli.terminal.screen import Screen, clip_key, fold
-from sessiond.cli.terminal.times import ago, clock
+from sessiond.cli.terminal.times import ago_in_words, clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def answer_text(answer: dict[str, Any], options: list[QuestionOption] | None = N
 
 def heading(question: Question, present_ms: int, on: Screen) -> str:
     """Which question it is: its id, its session, since when and until when it waits, or what became of it."""
-    facts = [f"asked {_format_age(question.get('askedAt'), present_ms)}"]
+    facts = [f"asked {ago_in_words(question.get('askedAt'), present_ms)}"]
     if question.get("status", "open") != "open":
         facts.append(str(question["status"]))
     elif question.get("expiresAt") is not None:
@@ -148,11 +148,6 @@ def heading(question: Question, present_ms: int, on: Screen) -> str:
     told, key = "  ".join(facts), one_line(str(question["sessionKey"]))
     room = None if on.width is None else max(on.width - ID_DIGITS - len(told) - 4, 16)
     return f"{on.paint(question['id'][:ID_DIGITS], 'yellow')}  {key if room is None else clip_key(key, room)}  {told}"
-
-
-def _format_age(moment_ms: int | None, present_ms: int) -> str:
-    when = ago(moment_ms, present_ms)
-    return f"{when} ago" if when[-1:] in ("s", "m", "h", "d") else when
 
 
 def _mark_lines(mark: str, text: str, on: Screen, style: str | None) -> list[str]:

@@ -34,6 +34,12 @@ def ago(moment_ms: int | None, present_ms: int) -> str:
     return _date(moment_ms)
 
 
+def ago_in_words(moment_ms: int | None, present_ms: int) -> str:
+    """As `ago`, for a sentence: `now`, `40s ago`, and a date from two months on."""
+    when = ago(moment_ms, present_ms)
+    return f"{when} ago" if when[-1:] in ("s", "m", "h", "d") else when
+
+
 def clock(moment_ms: int | None, present_ms: int) -> str:
     """The local time `09:31:05`, with the date unless it is today."""
     if moment_ms is None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.cli.terminal.times import ago, clock, duration, quantity, size
+from sessiond.cli.terminal.times import ago, ago_in_words, clock, duration, quantity, size
 
 NOW = 1_790_000_000_000
 
@@ -25,6 +25,13 @@ def test_old_and_future_times_are_shown_as_dates() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", ago(NOW - 86_400_000 * 60, NOW))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", ago(NOW + 120_000, NOW))
     assert ago(None, NOW) == ""
+
+
+def test_in_a_sentence_a_length_of_time_is_followed_by_ago() -> None:
+    shown = {age_s: ago_in_words(NOW - age_s * 1000, NOW) for age_s in (4, 40, 300, 7200, 86_400)}
+    assert shown == {4: "now", 40: "40s ago", 300: "5m ago", 7200: "2h ago", 86_400: "1d ago"}
+    assert ago_in_words(NOW - 86_400_000 * 60, NOW) == ago(NOW - 86_400_000 * 60, NOW)
+    assert ago_in_words(None, NOW) == ""
 
 
 @given(st.integers(-(10**20), 10**20))
