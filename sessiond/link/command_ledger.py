@@ -179,7 +179,7 @@ class CommandLedger:
         return b"".join(row[0] for row in held)
 
     def _drop_oldest_parts(self, db: sqlite3.Connection, peer: str) -> None:
-        held = "select bytes + count * ? from part_totals where peer = ?"
+        held = "select total(bytes + count * ?) from part_totals where peer = ?"
         while db.execute(held, (PART_COST_BYTES, peer)).fetchone()[0] > MAX_PART_BYTES:
             oldest = db.execute("select id from parts where peer = ? order by number limit 1", (peer,)).fetchone()
             if oldest is None:
