@@ -53,7 +53,7 @@ class Head(Result, frozen=True, kw_only=True, omit_defaults=False):
         msgspec.UNSET
     )
     cursor: Annotated[str | msgspec.UnsetType, says("The place behind them.")] = msgspec.UNSET
-    data: Annotated[bytes | msgspec.UnsetType, says("The bytes, in base64.")] = msgspec.UNSET
+    data: Annotated[bytes | msgspec.UnsetType, says("The bytes, in base64; in CBOR a byte string.")] = msgspec.UNSET
 
 
 class SessionsHeadsResult(Result, frozen=True, kw_only=True, omit_defaults=False):
