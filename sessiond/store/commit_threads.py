@@ -31,6 +31,9 @@ STALL_S = 0.002
 # Nor for any other step of which the end is not seen for so long, or for up to eight times as long while the committer
 # was seen to go on: whoever looks takes the interpreter from the event loop, which cost a tenth of an append.
 WATCH_S, MOST_PAUSES = 0.005, 8
+# After a step that took longer than two pauses the next looks are not that seldom: where one file is slow it is slow
+# again, or others are, and with steps of 30 ms, of which none was seen twice, all others got a fifth of their appends.
+SLOW_PAUSES, WARY_LOOKS = 2, 20
 # So many are begun before they are finished: of more, the first would wait too long for its turn.
 MOST_BEGUN = 32
 
@@ -90,7 +93,7 @@ class CommitThreads(Generic[T]):
         self._workers = 0
         # How many syncs the committer waits for: those of this wave. It waits no longer for those of earlier ones.
         self._awaited = self._wave = 0
-        self._was_slow = False
+        self._was_slow = self._had_slow_step = False
         self._steps = self._unended = 0
 
     def start(self) -> None:
@@ -249,7 +252,9 @@ class CommitThreads(Generic[T]):
         worker.sleep()  # somebody rang just now
 
     def _begin(self, job: T) -> None:
+        began = time.monotonic()
         begun = self._begin_job(job)
+        self._note_duration(began)
         if begun is None:
             self._note_end()
             return
@@ -260,10 +265,16 @@ class CommitThreads(Generic[T]):
             self._finish(begun)
 
     def _finish(self, commit: BegunCommit) -> None:
+        began = time.monotonic()
         try:
             commit.finish()
         finally:
+            self._note_duration(began)
             self._note_end()
+
+    def _note_duration(self, began: float) -> None:
+        if time.monotonic() - began > SLOW_PAUSES * WATCH_S:
+            self._had_slow_step = True
 
     def _note_end(self) -> None:
         with self._lock:
@@ -315,13 +326,16 @@ class CommitThreads(Generic[T]):
     # The watcher
 
     def _watch(self) -> None:
+        wary = 0
         while not self._closed:
             self._watcher.sleep()
             seen, pauses = -1, 1
             while (step := self._replace_stalled_committer(seen)) is not None:
                 # Where one file hangs, others may.
-                pauses = 1 if step == seen or seen < 0 else min(2 * pauses, MOST_PAUSES)
-                seen = step
+                if step == seen or self._had_slow_step:
+                    wary, self._had_slow_step = WARY_LOOKS, False
+                pauses = 1 if wary or seen < 0 else min(2 * pauses, MOST_PAUSES)
+                seen, wary = step, max(wary - 1, 0)
                 self._watcher.sleep(pauses * WATCH_S)
 
     def _replace_stalled_committer(self, seen: int) -> int | None:
