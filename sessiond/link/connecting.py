@@ -219,9 +219,10 @@ def in_words(error: BaseException, settings: ServerSettings) -> BusError:
         case BusError():
             return error
         case ssl.SSLCertVerificationError():
+            why = error.verify_message.rstrip(".")
             return BusError(
                 "unreachable",
-                f"{where} has a certificate that cannot be verified: {error.verify_message}; link.ca must be the "
+                f"{where} has a certificate that cannot be verified: {why}; link.ca must be the "
                 "authority that signed it, and link.server the name in it",
             )
         case ssl.SSLError() | ConnectionError() | nats.errors.UnexpectedEOF() if _shows_nothing(settings):

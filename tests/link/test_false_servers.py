@@ -20,7 +20,10 @@ MakeServer = Callable[..., NatsServer]
     pick(
         [
             ("ended", "cannot be verified: certificate has expired"),
-            ("other name", "cannot be verified: IP address mismatch"),
+            (
+                "other name",
+                "cannot be verified: IP address mismatch, certificate is not valid for '127.0.0.1'; link",
+            ),
             ("a peer's", "cannot be verified: IP address mismatch"),
             ("other authority", "cannot be verified: "),
         ],

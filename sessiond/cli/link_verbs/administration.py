@@ -29,7 +29,7 @@ _TLS_NEXT = """\
 #    openssl req $curve -keyout NAME.key -out NAME.csr -subj /CN=NAME
 #    echo subjectAltName=DNS:NAME > NAME.ext
 #    openssl x509 -req -in NAME.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 825 -out NAME.pem -extfile NAME.ext
-#    (for srv.pem NAME is the name in link.server)"""
+#    (for srv.pem NAME is the name in link.server; where that is an address: IP:NAME, not DNS:NAME)"""
 _NKEYS_NEXT = """\
 # 1  the public nkey of a machine is printed there by: sessiond link identity --nkey
 #    that of the administrator, whose seed is made if it is missing, is filled in by: --nkey-seed ADMIN.nk"""
