@@ -103,11 +103,15 @@ def _take_lock(fd: int) -> bool:
     return True
 
 
+class NothingToLink(ConfigError):
+    """A configuration that is good, and names no other machine."""
+
+
 def load_config(path: Path | None) -> Config:
-    """The configuration, which has to name this machine and others. ConfigError."""
+    """The configuration, which has to name this machine and others: else NothingToLink. ConfigError where it is bad."""
     config = configuration.load(path)
     if config.link.name is None or config.link.server is None or not config.link.peers:
-        raise ConfigError(
+        raise NothingToLink(
             f"{path or configuration.default_path()} names no other machine: a [link] table with name and server, and a"
             ' [[link.peers]] for each; see docs/machines.md, and "sessiond link peer"'
         )
@@ -124,7 +128,7 @@ class LinkProgram:
         self._stop, self._reload = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT."""
+        """Run until SIGTERM or SIGINT, or until the configuration names no other machine any more: NothingToLink."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -186,13 +190,18 @@ class LinkProgram:
         return None
 
     def _take_new_config(self) -> bool:
-        """Load the configuration again; False where it cannot be used, and the old one stays."""
+        """Load the configuration again; False where it cannot be used, and the old one stays.
+
+        NothingToLink is raised: whoever takes the last machine out wants nothing sent to it any more.
+        """
         self._manager.notify_reloading()
         try:
             config = load_config(self._config_path)
             # What it names, too: the keys of the others, certificates, the seed.
             make_envelopes(self._store, config)
             options_of(settings_of(config.link))
+        except NothingToLink:
+            raise
         except (ConfigError, LinkError) as error:
             log.error("configuration not reloaded; the old one stays", reason=str(error))
             self._manager.ready(f"linking {self._config.link.name}")

@@ -113,6 +113,18 @@ def test_a_reload_takes_the_new_configuration_and_keeps_the_old_one_where_it_is_
         mars.wait_for(lambda: lap.send("mars/agent:ops:main", "two")["status"] == "ok", "does not let it send")
 
 
+@pytest.mark.system
+def test_a_link_whose_last_machine_was_taken_out_of_the_configuration_ends_at_the_reload(
+    tmp_path: Path, nats_server: MakeServer
+) -> None:
+    with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN) as machines:
+        lap, mars = machines["lap"], machines["mars"]
+        mars.daemon.config.write_text(mars.agents)
+        assert mars.stop_link(signal.SIGHUP) == 78
+        assert "names no other machine" in mars.link_log.read_text()
+        lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars has left")
+
+
 def test_a_reload_that_is_asked_for_while_a_link_ends_is_not_lost(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(configured())
