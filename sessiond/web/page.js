@@ -47,7 +47,6 @@ async function begin() {
 	// Not before the first rows, whose way it would be in.
 	const rowsOrTrouble = new Promise((resolve) => {
 		list.addEventListener("change", resolve, {once: true})
-		client.addEventListener("state", () => client.state !== "live" && resolve(null))
 		firstRows.catch(resolve)
 	})
 	list.start(firstRows)

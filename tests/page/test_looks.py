@@ -29,6 +29,17 @@ _HOLD_RETRIES = """() => {
   window.setTimeout = (work, ms, ...more) => (ms > 2000 ? setTimeout(work, ms, ...more) : void window.held++);
   window.releaseRetries = () => { window.setTimeout = setTimeout; };
 }"""
+_HOLD_REQUESTS = """
+  const { fetch } = window;
+  window.held = 0;
+  const released = new Promise((release) => { window.releaseRequests = release; });
+  window.fetch = async (address, how) => {
+    window.held++;
+    const aborted = new Promise((_, reject) => how.signal?.addEventListener("abort", () => reject(how.signal.reason)));
+    await Promise.race([released, aborted]);
+    return fetch(address, how);
+  };
+"""
 _SPILL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -171,6 +182,12 @@ def test_a_page_whose_token_is_over_says_so(talked: Daemon, open_page: Any) -> N
     # Nothing comes after that, so it is not `live`; a machine that takes longer to show it is told at once.
     page.locator("connection-state.refused, .sign-in", has_text="sessiond web").wait_for()
     page.reload()
+    page.locator(".sign-in .problem", has_text="not signed in any more").wait_for()
+    # However late the answers are: the rows are asked for once, the events twice, since the page's token is over.
+    page.add_init_script(_HOLD_REQUESTS)
+    page.reload()
+    page.wait_for_function("() => window.held >= 3")
+    page.evaluate("() => window.releaseRequests()")
     page.locator(".sign-in .problem", has_text="not signed in any more").wait_for()
 
 
