@@ -654,3 +654,46 @@ def test_a_remnant_of_another_file_removes_nothing_from_this_one(contested):
     contested.check(*contested.write("again"))
     assert contested.ids() == ["s", "first", "again"]
     assert contested.session.activity.remnants == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "is_plain"),
+    [("nothing", True), ("replaced", False), ("no file", False), ("another sync", False), ("a full disk", False)],
+)
+def test_others_may_sync_what_needs_no_more_than_that(tmp_path, folder, settings, before: str, is_plain: bool):
+    """After another program replaced the file its folder is synced, too."""
+
+    def compose(parent: str | None) -> list[bytes]:
+        if before == "a full disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return [record("a", parent)]
+
+    for opened in OPENED:
+        with open_contested(tmp_path, folder, settings, opened) as contested:
+            if before == "replaced":
+                replace_by_a_copy(contested)
+            elif before == "no file":
+                contested.file.unlink()
+            append = Append(compose, "a")
+            sync = os.fsync if before == "another sync" else os.fdatasync
+            parent = contested.session.entry.file.last_id
+            writing = Writing(contested.session, [append], parent, record_limit=LIMIT, sync=sync, files=contested.files)
+            writing.begin()
+            assert (writing.unsynced_fd is not None) is is_plain
+            if writing.unsynced_fd is not None:
+                os.fdatasync(writing.unsynced_fd)
+                writing.note_synced(None)
+                writing.finish()
+                contested.check(append)
+            else:
+                writing.close()
+
+
+def test_what_others_could_not_sync_is_taken_back(contested):
+    append = Append(lambda parent: [record("a", parent)], "a")
+    writing = Writing(contested.session, [append], None, record_limit=LIMIT, sync=os.fdatasync, files=contested.files)
+    writing.begin()
+    writing.note_synced(OSError(errno.EIO, os.strerror(errno.EIO)))
+    writing.finish()
+    assert append.error is not None and append.error.errno == errno.EIO
+    assert contested.ids() == ["s", "first"]
