@@ -147,7 +147,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 class CachedRow(msgspec.Struct, gc=False):
     """A row, as it was asked for so far, and its inputs: while they are the same, the row is valid.
 
-    Folder and place stand for the path. `text` is the row as JSON.
+    Folder and place stand for the path. `parents` are the keys whose children it shows. `text` is the row as JSON.
     """
 
     entry: Entry
@@ -156,7 +156,8 @@ class CachedRow(msgspec.Struct, gc=False):
     rules: KeyRules
     caller_agent: str | None
     archived: bool
-    away_since: int | None = None
+    away_since: int | None
+    parents: tuple[str, ...]
     row: Row | None = None
     text: msgspec.Raw | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -130,15 +130,15 @@ def _candidates(store: SessionStore, sight: Sight, wanted: Filter) -> Iterator[S
     elif not sight.unlimited and sight.level in ("self", "tree") and sight.own_key is not None:
         pool = (catalog.by_key[key] for key in _tree(store, sight.own_key) if key in catalog.by_key)
     else:
-        yield from _from_place(catalog.newest(wanted.after), wanted)
-        return
-    yield from _from_place(iter(sorted(pool, key=_place)), wanted)
+        return _from_place(catalog.newest(wanted.after), wanted)
+    return _from_place(iter(sorted(pool, key=_place)), wanted)
 
 
 def _from_place(sessions: Iterator[Session], wanted: Filter) -> Iterator[Session]:
-    if wanted.after is None and wanted.since_ms is None:
-        yield from sessions
-        return
+    return sessions if wanted.after is None and wanted.since_ms is None else _skip_to_place(sessions, wanted)
+
+
+def _skip_to_place(sessions: Iterator[Session], wanted: Filter) -> Iterator[Session]:
     for session in sessions:
         if wanted.after is None or _place(session) > wanted.after:
             # The sessions are in order of time: after the first that is too old all are.
@@ -234,13 +234,13 @@ def encoded_row(
     store: SessionStore, session: Session, caller_agent: str | None, sight: Sight | None = None
 ) -> msgspec.Raw:
     """As `row`, as JSON: kept for as long as it is valid."""
+    cached = _cached_row(store, session, caller_agent)
     if (
-        _may_have_children(store, session)
+        store.catalog.has_children(cached.parents)
         or (session.folder.source is not None and store.catalog.attending(session.key) is not None)
-        or (sight is not None and hidden_links(store, session.entry, sight))
+        or (sight is not None and not sight.unlimited and hidden_links(store, session.entry, sight))
     ):
         return msgspec.Raw(_encode(row(store, session, caller_agent, sight)))
-    cached = _cached_row(store, session, caller_agent)
     text = cached.text
     if text is None:
         text = cached.text = msgspec.Raw(_encode(cached.row or _make_row(store, session, cached)))
@@ -263,7 +263,8 @@ def _cached_row(store: SessionStore, session: Session, caller_agent: str | None)
         or current.place != session.place
         or current.away_since != away
     ):
-        current = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, away)
+        parents = _parents_of(session)
+        current = CachedRow(entry, folder, session.place, store.rules, caller_agent, archived, away, parents)
         activity.row = current
     return current
 
@@ -300,16 +301,12 @@ def _children_of(store: SessionStore, session: Session, sight: Sight | None) -> 
     )
 
 
-def _may_have_children(store: SessionStore, session: Session) -> bool:
-    return any(map(store.catalog.has_children, _parents_of(session)))
-
-
-def _parents_of(session: Session) -> Sequence[str]:
+def _parents_of(session: Session) -> tuple[str, ...]:
     """The keys of the sessions whose children are shown as its own."""
     native_id = native_id_of(session.entry) if session.folder.source is None else None
     if native_id is None:
         return (session.key,)
-    return [session.key, *(f"{source}:{native_id}" for source in SOURCES)]
+    return (session.key, *(f"{source}:{native_id}" for source in SOURCES))
 
 
 def cursor_text(place: tuple[int, str]) -> str:

@@ -280,7 +280,8 @@ class Catalog:
 
     def newest(self, after: tuple[int, str] | None = None) -> Iterator[Session]:
         """The live sessions, newest message first, from a place in the order on. Do not await while iterating."""
-        yield from self._order.irange(minimum=make_place(after) if after is not None else None)
+        found: Iterator[Session] = self._order.irange(minimum=make_place(after) if after is not None else None)
+        return found
 
     def unsettled_sessions(self) -> list[Session]:
         """The sessions that a start may have to continue, live or not: with open runs or conversations, or children."""
@@ -328,9 +329,9 @@ class Catalog:
         """The keys of the sessions that `key` spawned, oldest first."""
         return sorted(self._children.get(key, ()), key=self._age)
 
-    def has_children(self, key: str) -> bool:
-        """Whether `key` spawned a session."""
-        return key in self._children
+    def has_children(self, keys: Iterable[str]) -> bool:
+        """Whether one of `keys` spawned a session."""
+        return not self._children.keys().isdisjoint(keys)
 
     def newest_children(self, keys: Iterable[str], most: int, is_wanted: Callable[[str], bool]) -> list[str]:
         """The newest of the sessions that `keys` spawned and that are wanted, the oldest of these first."""
