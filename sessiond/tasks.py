@@ -51,6 +51,16 @@ def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
     return partial(run_in_thread, limiter=trio.CapacityLimiter(most))
 
 
+async def take_place(places: trio.CapacityLimiter) -> None:
+    """Acquire one of the places; where one is free without a turn of the event loop, as a page of history would wait
+    for.
+    """
+    try:
+        places.acquire_nowait()
+    except trio.WouldBlock:
+        await places.acquire()
+
+
 class DiskThreads:
     """As `own_threads`, for work on files: what a disk does not answer to keeps others waiting for a moment only.
 
@@ -72,14 +82,16 @@ class DiskThreads:
         call = object()
         if not self._places.available_tokens:
             self._is_full.set()
-        async with self._places:
+        await take_place(self._places)
+        try:
             self._began[call] = trio.current_time()
-            try:
-                return await run_in_thread(function, *args, limiter=self._threads)
-            finally:
-                self._began.pop(call, None)
+            return await run_in_thread(function, *args, limiter=self._threads)
+        finally:
+            self._began.pop(call, None)
+            if call in self._stuck:
                 self._stuck.discard(call)
                 self._places.total_tokens = self._most + len(self._stuck)
+            self._places.release()
 
     async def watch(self) -> None:
         """Let others begin in place of what is stuck; until cancelled."""

@@ -85,6 +85,7 @@ class SessionsHistoryResult(Result, frozen=True, kw_only=True, omit_defaults=Fal
 async def handle(ctx: Context, params: SessionsHistoryParams) -> SessionsHistoryResult:
     services = ctx.services
     session = await services.find_whole(ctx.caller, params.session_key)
+    await services.store.reading.wait_for_place(session)
     await ctx.reserve(params.max_bytes)
     async with services.reads(ctx.caller):
         page = await _page(services.store, session, params)

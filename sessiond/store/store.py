@@ -34,6 +34,7 @@ from sessiond.store.machine_presence import MachinePresence
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
+from sessiond.store.reading_threads import ReadingThreads
 from sessiond.store.refusals import StoreDisplaced, read_error, require_own, storage_error
 from sessiond.store.shown_page import PageRequest, ShownPage, read_shown_page
 from sessiond.store.writing import Sync
@@ -85,8 +86,10 @@ class SessionStore:
         self.rules = rules
         self.record_limit = record_limit
         self._listener = listener
-        # What clients read keeps neither writes nor the feed waiting.
         self.run_sync = run_sync or run_in_thread
+        # What clients read keeps neither writes nor the feed waiting.
+        self.reading = ReadingThreads()
+        self._run_read: RunSync = self.reading if run_sync is None else lambda _, *work: run_sync(*work)
         self.writing = DiskThreads(_WRITING_THREADS, _MOST_STUCK_WRITES)
         self._run_write: RunSync = run_sync or self.writing
         self.run_for_feed = run_sync or own_threads(2)
@@ -249,13 +252,13 @@ class SessionStore:
         folder = session.folder
         try:
             try:
-                return await self.run_sync(work)
+                return await self._run_read(session, work)
             except FileNotFoundError:
                 if session.leaving is not None:
                     await session.leaving.wait()
                 if session.folder is folder:
                     raise
-                return await self.run_sync(work)  # it was moved to the archive meanwhile
+                return await self._run_read(session, work)  # it was moved to the archive meanwhile
         except OSError as error:
             raise read_error(error, session) from None
 
@@ -282,7 +285,7 @@ class SessionStore:
             finally:
                 os.close(fd)
 
-        found: list[T | None] = await self.run_sync(lambda: [read(*place) for place in places])
+        found: list[T | None] = await self._run_read(function, lambda: [read(*place) for place in places])
         return found
 
     def read_new(self, session: Session) -> None:
@@ -386,6 +389,7 @@ async def open_store(
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.committer.run)
                 nursery.start_soon(store.writing.watch)
+                nursery.start_soon(store.reading.watch)
                 yield store
                 nursery.cancel_scope.cancel()
         finally:
