@@ -209,9 +209,8 @@ class CommitThreads(Generic[T]):
     @property
     def _is_for_kernel(self) -> bool:
         """Whether the kernel is to sync what was begun. A single one is quicker done than said."""
-        if len(self._begun) < 2 or self._was_slow or not (self._idle and self._kernel.has_one):
-            return False
-        return all(commit.unsynced_fd is not None for commit in self._begun)
+        is_able = len(self._begun) > 1 and not self._was_slow and self._idle and self._kernel.has_one
+        return bool(is_able) and all(commit.unsynced_fd is not None for commit in self._begun)
 
     def _call_helpers(self) -> bool:
         """Have what was begun synced; False for a single one that is quicker done than said, and where all are busy."""
@@ -243,7 +242,8 @@ class CommitThreads(Generic[T]):
 
     def _note_begun(self, commit: BegunCommit) -> None:
         try:
-            self._begun.append(commit)
+            with self._lock:  # a committer whose place was taken may add its own meanwhile
+                self._begun.append(commit)
         except MemoryError:
             commit.sync()
             self._finish(commit)

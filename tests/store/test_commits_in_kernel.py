@@ -99,10 +99,12 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def started(open_syncs: Callable[[], KernelSyncs | None], *, stops: bool = True) -> Iterator[CommitThreads[Commit]]:
+def started(
+    open_syncs: Callable[[], KernelSyncs | None], begin: Callable[[Commit], Commit] = lambda commit: commit
+) -> Iterator[CommitThreads[Commit]]:
     before = set(threading.enumerate())
     failures: list[BaseException] = []
-    threads = CommitThreads[Commit](lambda commit: commit, lambda: None, failures.append, open_syncs=open_syncs)
+    threads = CommitThreads[Commit](begin, lambda: None, failures.append, open_syncs=open_syncs)
     threads.start()
     own = set(threading.enumerate()) - before
     wait_until(lambda: len(threads._idle) == HELPERS)
@@ -237,6 +239,39 @@ def test_what_the_kernel_does_not_take_threads_sync(lacks: str) -> None:
                 commit.wait()
             assert all(commit.steps["synced by a thread"] == 1 for commit in commits)
     assert len(asked) == 1
+
+
+def test_one_whose_place_was_taken_adds_its_commit_while_others_are_given_to_the_kernel() -> None:
+    is_stuck, release = threading.Event(), threading.Event()
+    stuck, quick = Commit(0), Commit(0)
+
+    class Watched(Commit):
+        """Looked at while the threads take what was begun."""
+
+        @property
+        def unsynced_fd(self) -> int | None:  # type: ignore[override]
+            release.set()
+            threading.Event().wait(0.2)  # the other has that long for adding its commit too early
+            return 0
+
+        @unsynced_fd.setter
+        def unsynced_fd(self, fd: int | None) -> None:
+            pass
+
+    watched = Watched(0)
+
+    def begin(commit: Commit) -> Commit:
+        if commit is stuck:
+            is_stuck.set()
+            assert release.wait(PATIENCE_S)
+        return commit
+
+    with started(Kernel().open, begin) as threads:
+        put(threads, stuck)
+        assert is_stuck.wait(PATIENCE_S)
+        put(threads, quick, watched)
+        for commit in (stuck, quick, watched):
+            commit.wait()
 
 
 def test_what_takes_long_at_the_stop_is_finished_before_the_threads_end() -> None:
