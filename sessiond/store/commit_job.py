@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +11,7 @@ from sessiond.errors import StorageError
 from sessiond.store.append import Append, Compose
 from sessiond.store.begun_commit import BegunCommit
 from sessiond.store.catalog import Session
+from sessiond.store.refusals import Abandoned
 from sessiond.store.transcript import Line, WrittenBytes
 
 # The result of an append: (begin, end) of its lines, or the error.
@@ -46,7 +45,7 @@ class CommitJob:
         self.parsed: list[Line] = []
         self.written: WrittenBytes | None = None
         # The appends must not count as acknowledged whatever happens to the thread.
-        self.error: OSError | None = OSError(errno.EIO, os.strerror(errno.EIO))
+        self.error: OSError | None = Abandoned()
         self.crash: BaseException | None = None
         self.done = trio.Event()
 

@@ -8,6 +8,7 @@ io_getevents(2), linux/aio_abi.h. Knows commits as descriptors and does not know
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 import sys
@@ -52,9 +53,12 @@ class KernelSyncs:
         self._places = (ctypes.c_void_p * MOST_AT_ONCE)(*range(first, first + len(self._requests.raw), _REQUEST.size))
         self._events = ctypes.create_string_buffer(_EVENT.size * MOST_AT_ONCE)
         self._time = ctypes.create_string_buffer(_TIME.size)
-        self._commits: Sequence[BegunCommit] = ()
+        # Those that were given are None.
+        self._commits: list[BegunCommit | None] = []
         # Of the commits, how many are not synced yet; of the events, how many were told, and which one is the next.
         self._left = self._told = self._next = 0
+        # Whether the kernel tells no more: the commits are then synced one by one, and it is used no longer.
+        self.is_broken = False
 
     @classmethod
     def open(cls) -> Self | None:
@@ -86,7 +90,7 @@ class KernelSyncs:
             _REQUEST.pack_into(self._requests, place, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, 0, 0)
         places = ctypes.addressof(self._places)
         self._left = max(0, _call(self._numbers.submit, self._context, len(commits), places))
-        self._commits = commits if self._left else ()
+        self._commits = [*commits[: self._left]]
         return self._left
 
     def wait(self, least: int, seconds: float | None) -> None:
@@ -100,18 +104,28 @@ class KernelSyncs:
         events = ctypes.addressof(self._events)
         count = _call(self._numbers.getevents, self._context, least, MOST_AT_ONCE, events, time)
         self._told, self._next = max(0, count), 0
+        if count < 0 and ctypes.get_errno() != errno.EINTR:
+            self.is_broken = True  # as where a filter of system calls lets the others pass
 
     def take_ended(self) -> Iterator[BegunCommit]:
         """Those that `wait` waited for. Each was told whether it is on disk, and is given once."""
         while self._next < self._told:
             number, _, result, _ = _EVENT.unpack_from(self._events, self._next * _EVENT.size)
             commit = self._commits[number]
+            assert commit is not None
             commit.note_synced(OSError(-result, os.strerror(-result)) if result < 0 else None)
             self._next += 1
-            self._left -= 1
-            if not self._left:
-                self._commits = ()
-            yield commit
+            yield self._give(number, commit)
+        if self.is_broken:
+            for number, left in enumerate(self._commits):
+                if left is not None:
+                    left.sync()
+                    yield self._give(number, left)
+
+    def _give(self, number: int, commit: BegunCommit) -> BegunCommit:
+        self._commits[number] = None
+        self._left -= 1
+        return commit
 
 
 # Gives None where there are no more.
@@ -141,6 +155,9 @@ class SyncsPool:
 
     def give_back(self, syncs: KernelSyncs) -> None:
         """Give one back that is not busy any more."""
+        if syncs.is_broken:
+            self.close()
+            return
         self._free.append(syncs)
         if self._is_closed:
             self.close()
@@ -162,6 +179,6 @@ def _call(number: int, *arguments: int) -> int:
 
 @cache
 def _syscall() -> Any:
-    call = ctypes.CDLL(None)["syscall"]
+    call = ctypes.CDLL(None, use_errno=True)["syscall"]
     call.argtypes, call.restype = [ctypes.c_long] * 6, ctypes.c_long
     return call

@@ -24,6 +24,13 @@ class StoreDisplaced(OSError):
         super().__init__(errno.ENOENT, "its folder is not where it was")
 
 
+class Abandoned(OSError):
+    """What carried out the append has ended in the middle, by a bug: nobody knows how far it came."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EIO, "the daemon failed in the middle of it, as its log says")
+
+
 def require_own(session: Session) -> None:
     """Raise Forbidden for a session of another program or machine: sessiond never writes to its file."""
     source, machine = session.folder.source, machine_of(session.key)
@@ -67,8 +74,15 @@ def _remedy(error: OSError) -> str:
 
 
 def storage_error(error: OSError, key: str) -> StorageError:
-    """The error for an append to the transcript of `key` of which nothing was stored."""
+    """The error for an append to the transcript of `key`, of which nothing was stored unless it was `Abandoned`."""
     reason, hint = reason_of(error), "Make room or check the disk"
+    if isinstance(error, Abandoned):
+        return StorageError(
+            f"could not write to the transcript of {key}: {reason}; it may be stored or not. Look there before you send"
+            " again",
+            sessionKey=key,
+            reason=reason,
+        )
     if isinstance(error, Unsettled):
         hint = "Find out what writes to it"
     elif isinstance(error, StoreDisplaced):

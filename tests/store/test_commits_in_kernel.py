@@ -51,7 +51,7 @@ class HeldSyncs(KernelSyncs):
 
     def begin(self, commits: Sequence[BegunCommit]) -> int:
         self._left = len(commits)
-        self._commits, self._waiting = commits, [*commits]
+        self._waiting = [*commits]
         return self._left
 
     def wait(self, least: int, seconds: float | None) -> None:

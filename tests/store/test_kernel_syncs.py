@@ -122,6 +122,26 @@ def test_an_error_of_the_disk_is_told(tmp_path: Path, syncs: KernelSyncs, monkey
     assert written[0].told == written[2].told == [None]
 
 
+def test_where_the_kernel_tells_no_more_each_is_synced_and_the_set_is_used_no_longer(
+    tmp_path: Path, syncs: KernelSyncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Synced(Written):
+        def sync(self) -> None:
+            self.told.append(None)
+
+    with files_of(tmp_path, 3) as written:
+        commits = [Synced(one.unsynced_fd or 0) for one in written]
+        syncs.begin(commits)
+        monkeypatch.setattr(syncs, "_context", 1)  # there is none
+        assert sorted(map(id, wait_for_all(syncs))) == sorted(map(id, commits))
+        monkeypatch.undo()
+    assert [one.told for one in commits] == [[None]] * 3
+    pool = SyncsPool(lambda: syncs)
+    assert pool.take() is syncs
+    pool.give_back(syncs)
+    assert not pool.has_one
+
+
 def test_a_wait_ends_when_its_time_is_over(syncs: KernelSyncs) -> None:
     began = time.monotonic()
     syncs.wait(1, 0.25)
@@ -154,7 +174,7 @@ def test_where_the_kernel_has_none_there_are_none(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pool_has_two_and_closes_those_that_come_back_late(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closable:
-        closed = 0
+        closed, is_broken = 0, False
 
         def close(self) -> None:
             self.closed += 1
@@ -180,7 +200,13 @@ CLIENTS = 8
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize(
     "inject",
-    [None, "io_setup:error=ENOSYS", "io_submit:error=EAGAIN:when=3+", "io_getevents:delay_enter=20000"],
+    [
+        None,
+        "io_setup:error=ENOSYS",
+        "io_submit:error=EAGAIN:when=3+",
+        "io_getevents:delay_enter=20000",
+        "io_getevents:error=EPERM",
+    ],
 )
 def test_a_daemon_stores_what_many_clients_append_to_many_sessions(tmp_path: Path, inject: str | None) -> None:
     if subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode:
