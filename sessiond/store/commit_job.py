@@ -9,8 +9,8 @@ import trio
 
 from sessiond.errors import StorageError
 from sessiond.store.append import Append, Compose
-from sessiond.store.begun_commit import BegunCommit
 from sessiond.store.catalog import Session
+from sessiond.store.commit_threads import BegunCommit
 from sessiond.store.refusals import Abandoned
 from sessiond.store.transcript import Line, WrittenBytes
 

@@ -1,13 +1,13 @@
 """Threads that carry out commits: one does the work, the others wait for the disk in its place.
 
-The committer begins all commits that wait, which writes them, has the kernel sync them at once, because the file system
-joins such syncs, finishes those that are synced, and reports them together, with one wake-up of the event loop. Where
-the kernel cannot or the disk is slow, helpers sync, a file each. They do nothing else: whoever returns from a system
-call has to get the interpreter lock, so that several threads at work would mostly wait for each other. Where a step of
-the committer takes longer than `WATCH_S`, as on a network disk, and others wait behind it, a helper takes its place; it
-becomes a helper when it is through. Where all helpers wait for the disk, one more thread is started, up to
-`MOST_WORKERS`: so many files may hang before others wait. Then the last thread that is free does not sync, but finishes
-and reports what the others get through. Knows commits as functions.
+The committer begins all commits that wait, which writes them, finishes those that are synced, and reports them
+together, with one wake-up of the event loop. Its helpers only sync, several files at once, because the file system
+joins such syncs. They do nothing else: whoever returns from a system call has to get the interpreter lock, so that
+several threads at work would mostly wait for each other. Where a step of the committer takes longer than `WATCH_S`, as
+on a network disk, and others wait behind it, a helper takes its place; it becomes a helper when it is through. Where
+all helpers wait for the disk, one more thread is started, up to `MOST_WORKERS`: so many files may hang before others
+wait. Then the last thread that is free does not sync, but finishes and reports what the others get through. Knows
+commits as functions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from sessiond.errors import NoThread
-from sessiond.store.begun_commit import BegunCommit
-from sessiond.store.commit_worker import CommitWorker, start_thread
-from sessiond.store.kernel_syncs import MOST_AT_ONCE, KernelSyncs, OpenSyncs, SyncsPool
 
 # With 16 files that are synced together, seven helpers come close to what one thread for each of them reaches.
 HELPERS = 7
@@ -37,11 +34,36 @@ WATCH_S, MOST_PAUSES = 0.005, 8
 # After a step that took longer than two pauses the next looks are not that seldom: where one file is slow it is slow
 # again, or others are, and with steps of 30 ms, of which none was seen twice, all others got a fifth of their appends.
 SLOW_PAUSES, WARY_LOOKS = 2, 20
-# So many are begun before they are finished: of more, the first would wait too long for its turn.
-MOST_BEGUN = MOST_AT_ONCE
+# So many are begun before some are synced: of more, the first would wait too long for its turn.
+MOST_BEGUN = 32
 
 T = TypeVar("T")
 Step = Callable[[], None]
+
+
+class BegunCommit(Protocol):
+    """What was written. `sync` waits for the disk, `finish` notes what became of it. Neither raises."""
+
+    def sync(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+class _Worker:
+    """A thread as the others see it: it sleeps until somebody rings."""
+
+    __slots__ = ("_bell",)
+
+    def __init__(self) -> None:
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def sleep(self, seconds: float = -1) -> bool:
+        """Sleep; whether somebody rang before the time was over."""
+        return self._bell.acquire(timeout=seconds)
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # it was rung for already
+            self._bell.release()
 
 
 class CommitThreads(Generic[T]):
@@ -57,21 +79,16 @@ class CommitThreads(Generic[T]):
         begin: Callable[[T], BegunCommit | None],
         report: Callable[[], None],
         fail: Callable[[BaseException], None],
-        *,
-        open_syncs: OpenSyncs = KernelSyncs.open,
     ) -> None:
         self._begin_job, self._report, self._fail = begin, report, fail
-        self._kernel = SyncsPool(open_syncs)
-        # Those whose end nobody waits for yet.
-        self._late_syncs: deque[KernelSyncs] = deque()
         self._queue: deque[T] = deque()
         self._begun: deque[BegunCommit] = deque()
         self._synced: deque[BegunCommit] = deque()
         self._has_unreported = False
         self._lock = threading.Lock()
-        self._committer, self._watcher = CommitWorker(), CommitWorker()
+        self._committer, self._watcher = _Worker(), _Worker()
         self._committer_sleeps = self._watches = self._closed = False
-        self._idle: list[CommitWorker] = []
+        self._idle: list[_Worker] = []
         # How many threads there are besides the watcher: the committer and its helpers.
         self._workers = 0
         # How many syncs the committer waits for: those of this wave. It waits no longer for those of earlier ones.
@@ -83,19 +100,32 @@ class CommitThreads(Generic[T]):
         """Start the threads. NoThread where not even one can be started; fewer do the work too."""
         if not self._start_worker(self._committer):
             raise NoThread
-        self._watches = not start_thread("commits-watcher", self._watch, self._fail)  # nobody would answer
+        self._watches = not self._start_thread("commits-watcher", self._watch)  # nobody would answer
         for _ in range(HELPERS):
-            self._start_worker(CommitWorker())
+            self._start_worker(_Worker())
 
-    def _start_worker(self, worker: CommitWorker) -> bool:
+    def _start_worker(self, worker: _Worker) -> bool:
         """Start one more thread for commits; whether there can be one."""
         if self._workers >= MOST_WORKERS:
             return False
         self._workers += 1
-        if not start_thread(f"commits-{self._workers}", partial(self._serve, worker), self._fail):
+        if not self._start_thread(f"commits-{self._workers}", partial(self._serve, worker)):
             self._workers -= 1
             return False
         return True
+
+    def _start_thread(self, name: str, work: Step) -> bool:
+        try:
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
+        except (RuntimeError, MemoryError):
+            return False
+        return True
+
+    def _run(self, work: Step) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for a commit has to be told
+            self._fail(error)
 
     def put(self, job: T) -> None:
         """Have the job carried out, at the latest after `wake`."""
@@ -132,13 +162,13 @@ class CommitThreads(Generic[T]):
             self._watches = True
             self._watcher.ring()
 
-    def _serve(self, worker: CommitWorker) -> None:
+    def _serve(self, worker: _Worker) -> None:
         while self._commit(worker) if self._committer is worker else self._help(worker):
             pass
 
     # The committer
 
-    def _commit(self, worker: CommitWorker) -> bool:
+    def _commit(self, worker: _Worker) -> bool:
         """Do what there is to do. True when another one does it, False when there will be nothing to do any more."""
         while True:
             with suppress(MemoryError):  # what a step still had to do then is said by the job itself
@@ -148,7 +178,7 @@ class CommitThreads(Generic[T]):
                 step()
                 del step  # its lines may be long, and the next one late
 
-    def _next_step(self, worker: CommitWorker) -> Step | None:
+    def _next_step(self, worker: _Worker) -> Step | None:
         with self._lock:
             if self._committer is not worker:
                 self._wake_committer()  # to what came of the step that took this one so long
@@ -158,7 +188,6 @@ class CommitThreads(Generic[T]):
             if step is None:
                 if self._closed and not self._unended:
                     self._watcher.ring()
-                    self._kernel.close()
                     return None
                 self._committer_sleeps = True
                 return partial(self._sleep, worker, STALL_S if self._begun or self._awaited else -1)
@@ -173,9 +202,6 @@ class CommitThreads(Generic[T]):
             step = partial(self._begin, self._queue[0])
             del self._queue[0]
             self._unended += 1
-        elif self._is_for_kernel:
-            step = partial(self._sync_together, [*self._begun])
-            self._begun.clear()
         elif self._begun and not self._call_helpers() and not self._is_last:
             step = self._take_sync()
         elif self._awaited or (self._begun and not self._is_last):
@@ -206,12 +232,6 @@ class CommitThreads(Generic[T]):
     def _has_waiting(self) -> bool:
         return bool(self._queue or self._begun or self._synced or self._has_unreported)
 
-    @property
-    def _is_for_kernel(self) -> bool:
-        """Whether the kernel is to sync what was begun. A single one is quicker done than said."""
-        is_able = len(self._begun) > 1 and not self._was_slow and self._idle and self._kernel.has_one
-        return bool(is_able) and all(commit.unsynced_fd is not None for commit in self._begun)
-
     def _call_helpers(self) -> bool:
         """Have what was begun synced; False for a single one that is quicker done than said, and where all are busy."""
         if len(self._begun) == 1 and not self._was_slow:
@@ -221,7 +241,7 @@ class CommitThreads(Generic[T]):
             self._idle.pop().ring()
         return called > 0
 
-    def _sleep(self, worker: CommitWorker, seconds: float) -> None:
+    def _sleep(self, worker: _Worker, seconds: float) -> None:
         if worker.sleep(seconds):
             return
         with self._lock:
@@ -238,51 +258,11 @@ class CommitThreads(Generic[T]):
         if begun is None:
             self._note_end()
             return
-        self._note_begun(begun)
-
-    def _note_begun(self, commit: BegunCommit) -> None:
         try:
-            with self._lock:  # a committer whose place was taken may add its own meanwhile
-                self._begun.append(commit)
+            self._begun.append(begun)
         except MemoryError:
-            commit.sync()
-            self._finish(commit)
-
-    def _sync_together(self, commits: list[BegunCommit]) -> None:
-        """Have the kernel sync them. A helper waits for what takes long."""
-        syncs, taken = None, 0
-        with suppress(MemoryError):
-            syncs = self._kernel.take()
-            taken = 0 if syncs is None else syncs.begin(commits)
-        if taken < len(commits):
-            self._kernel.close()  # helpers can, whatever it was that the kernel or the file system had not
-            for commit in commits[taken:]:
-                self._note_begun(commit)
-        if syncs is None:
-            return
-        with suppress(MemoryError):
-            self._take_synced(syncs, taken, STALL_S)
-        with self._lock:
-            is_late = self._was_slow = syncs.is_busy
-            helper = self._idle.pop() if is_late and self._idle else None
-            if helper is not None:
-                self._late_syncs.append(syncs)
-                helper.ring()
-        if not is_late:
-            self._kernel.give_back(syncs)
-        elif helper is None:
-            self._wait_for_late(syncs)  # there are no helpers any more when all is to end
-
-    def _take_synced(self, syncs: KernelSyncs, least: int, seconds: float | None) -> None:
-        syncs.wait(least, seconds)
-        for commit in syncs.take_ended():
-            self._add_synced(commit)
-
-    def _add_synced(self, commit: BegunCommit) -> None:
-        try:
-            self._synced.append(commit)
-        except MemoryError:
-            self._finish(commit)
+            begun.sync()
+            self._finish(begun)
 
     def _finish(self, commit: BegunCommit) -> None:
         began = time.monotonic()
@@ -303,10 +283,10 @@ class CommitThreads(Generic[T]):
 
     # Helpers, and whoever syncs
 
-    def _help(self, worker: CommitWorker) -> bool:
+    def _help(self, worker: _Worker) -> bool:
         """Sync what was begun, or sleep until there is something; False when there will be nothing any more."""
         with self._lock:
-            step = self._take_wait()
+            step = self._take_sync() if self._begun else None
             if step is None:
                 if self._closed or len(self._idle) >= HELPERS:
                     self._workers -= 1
@@ -317,25 +297,6 @@ class CommitThreads(Generic[T]):
         else:
             worker.sleep()
         return True
-
-    def _take_wait(self) -> Step | None:
-        """What is to be waited for, if there is anything."""
-        if self._late_syncs:
-            step = partial(self._wait_for_late, self._late_syncs[0])
-            del self._late_syncs[0]
-            return step
-        return self._take_sync() if self._begun else None
-
-    def _wait_for_late(self, syncs: KernelSyncs) -> None:
-        is_busy = True
-        while is_busy:
-            with suppress(MemoryError):  # what is left is looked at again
-                self._take_synced(syncs, 1, None)
-            is_busy = syncs.is_busy
-            if not is_busy:
-                self._kernel.give_back(syncs)
-            with self._lock:
-                self._wake_committer()
 
     def _take_sync(self) -> Step:
         step = partial(self._sync, self._begun[0], self._wave)
@@ -351,7 +312,10 @@ class CommitThreads(Generic[T]):
             self._note_synced(commit, wave, time.monotonic() - began > STALL_S)
 
     def _note_synced(self, commit: BegunCommit, wave: int, was_slow: bool) -> None:
-        self._add_synced(commit)
+        try:
+            self._synced.append(commit)
+        except MemoryError:
+            self._finish(commit)
         with self._lock:
             self._was_slow = was_slow
             if wave == self._wave:
@@ -395,6 +359,6 @@ class CommitThreads(Generic[T]):
             self._committer = self._idle.pop()
             self._committer.ring()
             return
-        self._committer = CommitWorker()
+        self._committer = _Worker()
         if not self._start_worker(self._committer):
             self._committer = before

@@ -54,7 +54,7 @@ class FileCommits:
 
 
 class FileCommit:
-    """A commit to one transcript; see `BegunCommit`."""
+    """A commit to one transcript; see `commit_threads.BegunCommit`."""
 
     __slots__ = ("_appends", "_commits", "_crash", "_job", "_writing")
 
@@ -79,13 +79,6 @@ class FileCommit:
             self._writing.sync()
         except BaseException as crash:  # noqa: BLE001 - raised again on the event loop
             self._crash = crash
-
-    @property
-    def unsynced_fd(self) -> int | None:
-        return None if self._crash is not None else self._writing.unsynced_fd
-
-    def note_synced(self, error: OSError | None) -> None:
-        self._writing.note_synced(error)
 
     def finish(self) -> None:
         job, commits, writing = self._job, self._commits, self._writing

@@ -99,16 +99,6 @@ class Writing:
         except (OSError, MemoryError) as raised:
             self._failure = raised
 
-    @property
-    def unsynced_fd(self) -> int | None:
-        """The descriptor where `sync` would only fdatasync it, else None."""
-        is_plain = self._sync is os.fdatasync and self._failure is None and bool(self._blocks) and not self._replaced
-        return self._file[0] if is_plain and self._file is not None else None
-
-    def note_synced(self, error: OSError | None) -> None:
-        """Somebody else has synced it, or could not."""
-        self._failure, self._synced_at = error, time.monotonic()
-
     def finish(self) -> None:
         """Verify; where that does not hold, write and sync again."""
         opened = self._opened

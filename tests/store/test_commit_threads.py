@@ -62,8 +62,6 @@ class CommitOf:
     def __init__(self, commits: Commits, job: str) -> None:
         self._commits, self._job = commits, job
 
-    unsynced_fd = None  # so that helpers sync it
-
     def sync(self) -> None:
         self._commits.act("sync", self._job)
 

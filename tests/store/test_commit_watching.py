@@ -9,12 +9,11 @@ from support.patience import PATIENCE_S
 
 from sessiond.store import commit_threads
 from sessiond.store.commit_threads import CommitThreads
-from sessiond.store.commit_worker import CommitWorker
 
 LOOKS = 6
 
 
-class SteppedWatcher(CommitWorker):
+class SteppedWatcher(commit_threads._Worker):
     """Notes for how long it is to sleep, in pauses, and sleeps until `look`; from `free` on as it is told."""
 
     def __init__(self, pause_s: float) -> None:

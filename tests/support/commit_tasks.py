@@ -11,8 +11,8 @@ from typing import Any
 
 import trio
 
-from sessiond.store.begun_commit import BegunCommit
 from sessiond.store.commit_job import CommitJob
+from sessiond.store.commit_threads import BegunCommit
 from sessiond.tasks import RunSync
 
 
