@@ -52,8 +52,8 @@ def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
 
 
 async def take_place(places: trio.CapacityLimiter) -> None:
-    """Acquire one of the places; where one is free without a turn of the event loop, as a page of history would wait
-    for.
+    """Acquire one of the places. One that is free is taken at once: each turn of the event loop more is time that a
+    page of history takes.
     """
     try:
         places.acquire_nowait()

@@ -1,4 +1,4 @@
-"""Threads in which transcripts are read for clients: a file that hangs leaves threads for the others.
+"""Threads in which pages and previews of transcripts are read: a file that hangs leaves threads for the others.
 
 Knows what is read as a key. Does not know files.
 """
@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import trio
 
+from sessiond.errors import Overloaded
 from sessiond.tasks import DiskThreads, take_place
 
 T = TypeVar("T")
 # A page takes the interpreter for most of its time: more threads at once are not faster.
 _READING_THREADS = 16
-# So many more may hang before others wait; of one file, or of one kind of reads of many, so many wait at once.
+# So many more may hang before others wait; of one session so many wait at once.
 _MOST_STUCK_READS = 64
 MOST_OF_ONE = 4
+# Longer than a disk takes that only has much to do.
+PATIENCE_S = 30.0
 
 
 class ReadingThreads:
@@ -25,17 +29,24 @@ class ReadingThreads:
 
     def __init__(self) -> None:
         self._threads = DiskThreads(_READING_THREADS, _MOST_STUCK_READS)
-        self._places: dict[Hashable, trio.CapacityLimiter] = {}
+        self._places: WeakValueDictionary[Hashable, trio.CapacityLimiter] = WeakValueDictionary()
         self.watch = self._threads.watch
+        # For reads of many sessions: one of them that hangs is not to hold up those of others.
+        self.read_many = self._threads
 
     async def wait_for_place(self, key: Hashable) -> None:
         """Return when a call with this key would begin. Whoever takes memory for what it reads awaits it first: else
-        those that wait for a file that hangs would hold what others need.
+        those that wait for a file that hangs would hold what others need. Raises Overloaded after `PATIENCE_S`.
         """
         places = self._places.get(key)
-        if places is not None and not places.available_tokens:
+        if places is None or places.available_tokens:
+            return
+        with trio.move_on_after(PATIENCE_S):
             async with places:
                 return
+        raise Overloaded(
+            f"{MOST_OF_ONE} reads of this session wait for its disk already; try again later", retryAfterMs=1000
+        )
 
     async def __call__(self, key: Hashable, function: Callable[..., T], *args: object) -> T:
         """The result of `function`, which reads what `key` stands for. Errors as of `run_in_thread`."""
@@ -47,5 +58,3 @@ class ReadingThreads:
             return await self._threads(function, *args)
         finally:
             places.release()
-            if not places.borrowed_tokens and not places.statistics().tasks_waiting:
-                self._places.pop(key, None)

@@ -78,10 +78,11 @@ def storage_error(error: OSError, key: str) -> StorageError:
     reason, hint = reason_of(error), "Make room or check the disk"
     if isinstance(error, Abandoned):
         return StorageError(
-            f"could not write to the transcript of {key}: {reason}; it may be stored or not. Look there before you send"
-            " again",
+            f"could not write to the transcript of {key}: {reason}; it may be stored or not. Read the session before"
+            " you send again",
             sessionKey=key,
             reason=reason,
+            begun=True,
         )
     if isinstance(error, Unsettled):
         hint = "Find out what writes to it"

@@ -89,7 +89,8 @@ class SessionStore:
         self.run_sync = run_sync or run_in_thread
         # What clients read keeps neither writes nor the feed waiting.
         self.reading = ReadingThreads()
-        self._run_read: RunSync = self.reading if run_sync is None else lambda _, *work: run_sync(*work)
+        self._read_one: RunSync = self.reading if run_sync is None else lambda _, *work: run_sync(*work)
+        self._read_many: RunSync = run_sync or self.reading.read_many
         self.writing = DiskThreads(_WRITING_THREADS, _MOST_STUCK_WRITES)
         self._run_write: RunSync = run_sync or self.writing
         self.run_for_feed = run_sync or own_threads(2)
@@ -252,13 +253,13 @@ class SessionStore:
         folder = session.folder
         try:
             try:
-                return await self._run_read(session, work)
+                return await self._read_one(session, work)
             except FileNotFoundError:
                 if session.leaving is not None:
                     await session.leaving.wait()
                 if session.folder is folder:
                     raise
-                return await self._run_read(session, work)  # it was moved to the archive meanwhile
+                return await self._read_one(session, work)  # it was moved to the archive meanwhile
         except OSError as error:
             raise read_error(error, session) from None
 
@@ -285,7 +286,7 @@ class SessionStore:
             finally:
                 os.close(fd)
 
-        found: list[T | None] = await self._run_read(function, lambda: [read(*place) for place in places])
+        found: list[T | None] = await self._read_many(lambda: [read(*place) for place in places])
         return found
 
     def read_new(self, session: Session) -> None:

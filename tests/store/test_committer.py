@@ -423,6 +423,7 @@ async def test_a_thread_that_dies_ends_the_committer_and_what_it_leaves_undone_i
         told.append((places, error.data["reason"]))
         # What was under way may be in the file: whoever sends it again at once could double it.
         assert "it may be stored or not" in str(error) and "nothing was stored" not in str(error)
+        assert error.data["begun"]  # so that the command line does not say that nothing was written
 
     with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
         async with open_committer(threads=DyingThreads) as committer:

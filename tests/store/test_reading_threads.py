@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from support.patience import PATIENCE_S
 
+from sessiond.errors import Overloaded
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.reading_threads import MOST_OF_ONE, ReadingThreads
 from sessiond.store.store import Message
@@ -30,18 +33,18 @@ class HangingReads:
         self.nursery.start_soon(self._hang, key)
 
     async def _hang(self, key: Hashable) -> None:
-        def hang() -> None:
-            trio.from_thread.run_sync(self.begun.release)
-            self.release.wait()
-
-        await self.threads(key, hang)
+        await self.threads(key, self.hang)
         self.ended += 1
+
+    def hang(self) -> None:
+        trio.from_thread.run_sync(self.begun.release)
+        self.release.wait()
 
 
 @asynccontextmanager
-async def hanging_reads() -> AsyncIterator[HangingReads]:
+async def hanging_reads(patience_s: float = PATIENCE_S) -> AsyncIterator[HangingReads]:
     threads = ReadingThreads()
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(patience_s):
         async with trio.open_nursery() as outer:
             outer.start_soon(threads.watch)
             async with trio.open_nursery() as nursery:
@@ -73,9 +76,10 @@ async def test_of_one_file_only_so_many_reads_wait_at_once() -> None:
             await reads.begun.acquire()
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert reads.begun.value == 0
+        assert reads.threads._threads._places.borrowed_tokens == MOST_OF_ONE
         assert await reads.threads("another", abs, -1) == 1
     assert reads.ended == 50 * MOST_OF_ONE
-    assert reads.threads._places == {}
+    assert dict(reads.threads._places) == {}
 
 
 async def test_nobody_takes_memory_for_a_file_that_hangs() -> None:
@@ -93,6 +97,25 @@ async def test_nobody_takes_memory_for_a_file_that_hangs() -> None:
         assert waited.cancelled_caught
         reads.release.set()
         await reads.threads.wait_for_place("one")
+    assert dict(reads.threads._places) == {}
+
+
+async def test_whoever_waits_too_long_for_a_place_is_told_why(autojump_clock: object) -> None:
+    async with hanging_reads(math.inf) as reads:
+        for _ in range(MOST_OF_ONE):
+            reads.start("one")
+            await reads.begun.acquire()
+        with pytest.raises(Overloaded, match="4 reads of this session wait for its disk"):
+            await reads.threads.wait_for_place("one")
+
+
+async def test_reads_of_many_sessions_are_not_held_up_by_those_of_others() -> None:
+    async with hanging_reads() as reads:
+        for _ in range(3 * MOST_OF_ONE):
+            reads.nursery.start_soon(reads.threads.read_many, reads.hang)
+        for _ in range(3 * MOST_OF_ONE):
+            await reads.begun.acquire()
+        assert await reads.threads.read_many(abs, -1) == 1
 
 
 async def test_an_error_of_a_read_is_its_callers_and_leaves_its_place() -> None:
