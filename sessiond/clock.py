@@ -93,9 +93,20 @@ def parse_iso_ms(text: str) -> int | None:
     return _parse(text)
 
 
-def is_iso_ms(text: str) -> bool:
-    """Whether the text is as `iso_ms` writes a time from 1970 on. A third of the time of parsing and formatting it."""
-    return text[16:19] in _SECONDS and text[19:] in _MILLIS and _is_minute(text[:16])
+def are_iso_ms(values: list[object]) -> bool:
+    """Whether all of them are texts as `iso_ms` writes a time from 1970 on. A tenth of the time of parsing and
+    formatting each.
+    """
+    texts = [value for value in values if type(value) is str]
+    joined = "".join(texts)
+    return (
+        len(texts) == len(values)
+        and joined.isascii()
+        and joined.encode().translate(_DIGITS_AS_ZEROS) == _ISO_SHAPE * len(texts)
+        and set(map(len, texts)) <= {len(_ISO_SHAPE)}
+        and set(joined[_TENS_OF_SECONDS :: len(_ISO_SHAPE)]) <= set("012345")
+        and all(map(_is_minute, {text[:16] for text in texts}))
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -107,6 +118,8 @@ def _is_minute(text: str) -> bool:
 _EPOCH = date(1970, 1, 1).toordinal()
 _TWO_DIGITS = [f"{number:02d}" for number in range(60)]
 _MILLI_TEXTS = [f".{milli:03d}Z" for milli in range(1000)]
+_ISO_SHAPE, _TENS_OF_SECONDS = b"0000-00-00T00:00:00.000Z", 17
+_DIGITS_AS_ZEROS = bytes.maketrans(b"0123456789", b"0000000000")
 _SECONDS = {f":{second:02d}": second * 1000 for second in range(60)}
 _MILLIS = {text: milli for milli, text in enumerate(_MILLI_TEXTS)}
 

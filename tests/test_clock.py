@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.clock import Ids, is_iso_ms, iso_ms, parse_iso_ms
+from sessiond.clock import Ids, are_iso_ms, iso_ms, parse_iso_ms
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # first and last millisecond of the years 1 and 9999
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,10 +42,19 @@ def test_any_text_parses_to_a_timestamp_or_none(text: str) -> None:
 NEARLY = st.from_regex(r"\A[0-9]{4}-[0-9٢]{2}-[0-3W][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]\.[0-9]{3}[Zz+]\Z")
 
 
-@given(NEARLY | st.integers(FIRST, LAST).map(iso_ms) | st.text(max_size=30))
-def test_a_time_is_known_by_its_text_exactly_where_it_is_written_as_we_write_it(text: str) -> None:
-    found = parse_iso_ms(text)
-    assert is_iso_ms(text) == (found is not None and 0 <= found <= LAST and iso_ms(found) == text)
+@given(st.lists(NEARLY | st.integers(0, LAST).map(iso_ms) | st.text(max_size=30) | st.integers(), max_size=3))
+def test_times_are_known_by_their_texts_exactly_where_all_are_written_as_we_write_them(values: list[object]) -> None:
+    def is_ours(value: object) -> bool:
+        found = parse_iso_ms(value) if isinstance(value, str) else None
+        return found is not None and 0 <= found <= LAST and iso_ms(found) == value
+
+    assert are_iso_ms(values) == all(map(is_ours, values))
+
+
+def test_texts_that_are_times_only_when_joined_are_none() -> None:
+    one, other = iso_ms(0), iso_ms(1)
+    assert are_iso_ms([one, other])
+    assert not are_iso_ms([one[:20], one[20:] + other])
 
 
 def test_ids_have_the_documented_form() -> None:

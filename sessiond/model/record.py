@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sessiond.clock import is_iso_ms, iso_ms, parse_iso_ms
+from sessiond.clock import are_iso_ms, iso_ms, parse_iso_ms
 from sessiond.model import lax
 from sessiond.model.lax import MAX_MS, is_too_deep, mend_surrogates, whole_ms
 from sessiond.model.line_facts import LineFacts
@@ -170,7 +170,7 @@ def parse(line: bytes) -> Record:
 def decode_block(block: bytes | memoryview) -> list[LineEnvelope]:
     """The outer fields of lines that were all parsed before, decoded together, with slices of the block.
 
-    With `message_head` a quarter of the time of `parse`. An empty list where some line is no JSON now.
+    With `message_heads` a quarter of the time of `parse`. An empty list where some line is no JSON now.
     """
     try:
         return _decode_block(block)
@@ -178,8 +178,18 @@ def decode_block(block: bytes | memoryview) -> list[LineEnvelope]:
         return []
 
 
-def message_head(envelope: LineEnvelope) -> MessageHead | None:
-    """Role and time of the message in one of these lines, None where it counts as none."""
+def message_heads(envelopes: list[LineEnvelope]) -> list[MessageHead | None]:
+    """Role and time of the message in each of these lines, None where it counts as none."""
+    try:
+        return [
+            head if one.type == "message" and (head := _decode_head(one.message)).role != HIDDEN_ROLE else None
+            for one in envelopes
+        ]
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return [_message_head(one) for one in envelopes]
+
+
+def _message_head(envelope: LineEnvelope) -> MessageHead | None:
     if envelope.type != "message":
         return None
     try:
@@ -189,13 +199,15 @@ def message_head(envelope: LineEnvelope) -> MessageHead | None:
     return head if head.role != HIDDEN_ROLE else None
 
 
-def shown_stamp(envelope: LineEnvelope, head: MessageHead) -> str | None:
-    """The time of such a message, as ISO 8601."""
-    iso = envelope.timestamp
-    if type(iso) is str and is_iso_ms(iso):
-        return iso
-    stamp = _timestamp_ms(iso, head.timestamp)
+def _shown_stamp(envelope: LineEnvelope, head: MessageHead) -> str | None:
+    stamp = _timestamp_ms(envelope.timestamp, head.timestamp)
     return iso_ms(stamp) if stamp is not None else None
+
+
+def shown_stamps(messages: list[tuple[LineEnvelope, MessageHead]]) -> list[str | None]:
+    """The times of such messages, as ISO 8601."""
+    found: list[Any] = [envelope.timestamp for envelope, _ in messages]
+    return found if are_iso_ms(found) else [_shown_stamp(*message) for message in messages]
 
 
 def marker_record(envelope: LineEnvelope, line: bytes) -> Record | None:

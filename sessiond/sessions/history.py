@@ -155,9 +155,9 @@ async def page(
 def _history_of(store: SessionStore, session: Session, cursor: str, got: ShownPage) -> History:
     """The page as clients see it. Called in the thread that read it: its 200 cursors take as long as half the read."""
     shown = got.messages
-    messages = [one.data for one in shown]
-    cursors = store.cursors(session, [(one.end, one.seq, one.check) for one in shown])
-    positions = [MessagePosition(one.id, one.seq, after, one.stamp) for one, after in zip(shown, cursors, strict=True)]
+    messages = shown.data
+    cursors = store.cursors(session, zip(shown.ends, shown.seqs, shown.checks, strict=True))
+    positions = list(map(MessagePosition, shown.ids, shown.seqs, cursors, shown.stamps))
     return History(
         messages=messages,
         positions=positions,

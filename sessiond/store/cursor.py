@@ -69,9 +69,10 @@ class Cursors:
     def texts(self, session_id: str, inode: int, places: Iterable[tuple[int, int, int]]) -> list[str]:
         """As `text`, for each of `(offset, seq, check)`, with checks of 32 bits."""
         folded = _fold_inode(inode)
-        return self._add_tags(session_id, [f"{offset}\0{seq}\0{check ^ folded:08x}" for offset, seq, check in places])
+        marked = [b"%d\0%d\0%08x" % (offset, seq, check ^ folded) for offset, seq, check in places]
+        return self._add_tags(session_id, marked)
 
-    def _add_tags(self, session_id: str, places: list[str]) -> list[str]:
+    def _add_tags(self, session_id: str, places: list[bytes]) -> list[str]:
         # In one loop, with the session hashed once and each number written once: a page of history has 200.
         keyed = self._keyed.copy()
         keyed.update(f"{session_id}\0".encode())
@@ -79,13 +80,13 @@ class Cursors:
         found = []
         for place in places:
             mac = copy()
-            mac.update(place.encode())
-            found.append(place + mac.hexdigest())
+            mac.update(place)
+            found.append(place.decode() + mac.hexdigest())
         return "\n".join(found).replace("\0", "-").split("\n") if found else []
 
     def belongs_to(self, cursor: Cursor, session_id: str) -> bool:
         """Whether the cursor was made for this session, whatever its file contains now."""
-        [text] = self._add_tags(session_id, [f"{cursor.offset}\0{cursor.seq}\0{cursor.mark}"])
+        [text] = self._add_tags(session_id, [f"{cursor.offset}\0{cursor.seq}\0{cursor.mark}".encode()])
         return text.endswith(cursor.tag)
 
     def is_from_release_0_1(self, cursor: Cursor, session_id: str, inode: int) -> bool:

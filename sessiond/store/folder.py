@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
-from sessiond.store import dirfd
+from sessiond.store import dirfd, filesystem
 
 
 class MadeFiles(Protocol):
@@ -55,6 +55,7 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     made: MadeFiles | None = None
     found_at: float = -math.inf
     _identity: tuple[int, int] | None = None
+    _is_local: bool | None = None
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -63,6 +64,13 @@ class Folder(msgspec.Struct, eq=False, gc=False):
             status = os.fstat(self.fd)
             self._identity = status.st_dev, status.st_ino
         return self._identity
+
+    @property
+    def is_local(self) -> bool:
+        """Whether opening a file in it waits for no other machine and no program. Found out once."""
+        if self._is_local is None:
+            self._is_local = filesystem.deaf_kind(f"/proc/self/fd/{self.fd}") is None
+        return self._is_local
 
     def makes(self, name: str) -> bool:
         """Whether a transcript in it is put together from something else, so that opening it may take a while."""

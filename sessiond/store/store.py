@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.reading_threads import ReadingThreads
 from sessiond.store.refusals import StoreDisplaced, read_error, require_own, storage_error
-from sessiond.store.shown_page import PageRequest, ShownPage, read_shown_page
+from sessiond.store.shown_page import PageRequest, ShownPage, read_cached_page, read_shown_page
 from sessiond.store.writing import Sync
 from sessiond.tasks import DiskThreads, RunSync, own_threads, run_in_thread
 
@@ -221,21 +221,21 @@ class SessionStore:
         return page
 
     async def shown_page(self, session: Session, asked: PageRequest, use: Callable[[ShownPage], T]) -> T:
-        """As `page`, as history shows them: what `use` makes of the page, in the thread that read it."""
-        entry = session.entry
+        """As `page`, as history shows them: what `use` makes of the page, in the thread that read it, or at once where
+        it is short and in the page cache: a thread more takes as long as the whole page.
+        """
+        entry, folder, is_own = session.entry, session.folder, session.folder.source is None
+        how: dict[str, Any] = {"record_limit": self.record_limit, "dialect": session.dialect}
+        is_clean = entry.corrupt_records == 0
+        if is_clean and is_own and folder.is_local:
+            with suppress(OSError), dirfd.closing(self._open_for_reading(folder, session.file_name)) as fd:
+                if (page := read_cached_page(fd, asked, **how)) is not None:
+                    return use(page)
 
         def read(fd: int) -> T:
-            page = read_shown_page(
-                fd,
-                asked,
-                record_limit=self.record_limit,
-                dialect=session.dialect,
-                clean=entry.corrupt_records == 0,
-                stop=entry.file.folded_to,
-                # Records of another program are not always the bytes of one line.
-                has_whole_lines=session.folder.source is None,
-            )
-            return use(page)
+            # Records of another program are not always the bytes of one line.
+            how_far: dict[str, Any] = {"stop": entry.file.folded_to, "has_whole_lines": is_own}
+            return use(read_shown_page(fd, asked, clean=is_clean, **how, **how_far))
 
         made: T = await self.read(session, read)
         return made

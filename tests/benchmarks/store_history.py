@@ -50,7 +50,7 @@ async def newest_200(store: SessionStore, session: Session) -> None:
     end, count = session.entry.file.folded_to, session.entry.message_count
     asked = PageRequest(end=end, end_seq=count, limit=200, max_bytes=1 << 20)
     page = await store.shown_page(session, asked, lambda page: page)
-    assert len(page.messages) == 200
+    assert len(page.messages.seqs) == 200
 
 
 def nothing_changes() -> NoReturn:

@@ -18,7 +18,7 @@ from sessiond.model.dialects import DIALECTS, TranscriptDialect
 from sessiond.model.entry import Entry
 from sessiond.model.message import text_of
 from sessiond.model.message_list import messages_in
-from sessiond.model.record import BadLine, Record, marker_record, message_head, shown_stamp
+from sessiond.model.record import BadLine, Record, marker_record, message_heads, shown_stamps
 
 _MESSAGE = {"role": "user", "content": "words"}
 _HEAD = {"id": "a", "parentId": None, "timestamp": "2026-01-01T00:00:00.000Z"}
@@ -190,15 +190,18 @@ def test_every_shortcut_agrees_with_parsing_each_line(name: str, data: st.DataOb
     assert dialect.count_messages(block) in (None, sum(record.message is not None for _, record in records))
     opened = dialect.decode_block(block)
     assert len(opened) in (0, len(records))
-    for one, (line, record) in zip(opened, records, strict=False):
-        head, marker = message_head(one), marker_record(one, line)
+    heads = message_heads(opened)
+    for one, head, (line, record) in zip(opened, heads, records, strict=False):
+        marker = marker_record(one, line)
         assert (head is not None) == (record.message is not None)
         assert (marker is not None) == (record.marker is not None)
         if head is not None:
             role = head.role if type(head.role) is str else None
-            stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
             assert (role, bytes(one.message)) == (record.role, record.message)
-            assert shown_stamp(one, head) == stamp
+    messages = [(one, head) for one, head in zip(opened, heads, strict=True) if head is not None]
+    times = [record.timestamp_ms for _, record in records if record.message is not None]
+    if opened:
+        assert shown_stamps(messages) == [iso_ms(time) if time is not None else None for time in times]
     for line, record in records:
         if record.message is not None:
             texts = [text_of(one.message, "\n") for one in messages_in(record) if one.message is not None]

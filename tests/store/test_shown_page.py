@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from sessiond.errors import InvalidParams
 from sessiond.model.dialects import V3
 from sessiond.model.record import RUN, BadLine, LineEnvelope, Record
 from sessiond.store import transcript
-from sessiond.store.shown_page import PageRequest, ShownPage, read_shown_page
+from sessiond.store.shown_page import PageRequest, ShownPage, read_cached_page, read_shown_page
 
 LIMIT = 4000
 
@@ -78,6 +79,10 @@ def file_with_content(content: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
+def numbers(page: ShownPage) -> list[int]:
+    return [json.loads(bytes(one))["n"] for one in page.messages.data]
+
+
 def page_of(fd: int, asked: PageRequest, *, clean: bool = True, block: int | None = None) -> ShownPage:
     return read_shown_page(fd, asked, record_limit=LIMIT, dialect=V3, clean=clean, block=block)
 
@@ -92,7 +97,7 @@ def test_pages_read_by_the_block_are_those_read_line_by_line(lines: list[bytes],
             page = page_of(fd, asked, block=block)
             assert page == page_of(fd, asked, clean=False)
             assert page.start_check == transcript.checksum(fd, page.start)
-            assert [one.check for one in page.messages] == [transcript.checksum(fd, one.end) for one in page.messages]
+            assert page.messages.checks == [transcript.checksum(fd, end) for end in page.messages.ends]
             if not page.has_more:
                 break
             place = (page.start, page.start_seq)
@@ -118,8 +123,8 @@ def test_no_line_of_a_clean_file_is_parsed_on_its_own():
     asked = PageRequest(end=len(content), end_seq=1999, limit=150, max_bytes=1 << 20, noted=RUN)
     with file_with_content(content) as fd:
         page = read_shown_page(fd, asked, record_limit=1 << 20, dialect=replace(V3, parse=_fail), clean=True)
-    assert [one.seq for one in page.messages] == list(range(1850, 2000))
-    assert [json.loads(bytes(one.data))["n"] for one in page.messages] == list(range(1850, 2000))
+    assert page.messages.seqs == list(range(1850, 2000))
+    assert numbers(page) == list(range(1850, 2000))
 
 
 @check_each(
@@ -142,7 +147,7 @@ def test_a_file_with_new_bad_lines_gives_the_messages_that_can_be_read(spoilt):
         with file_with_content(content) as fd:
             page = page_of(fd, asked, block=block)
             assert page == page_of(fd, asked, clean=False)
-        assert [json.loads(bytes(one.data))["n"] for one in page.messages] == [1, 2]
+        assert numbers(page) == [1, 2]
 
 
 def test_a_page_ends_where_a_clean_file_shrank_during_the_read():
@@ -175,7 +180,7 @@ def test_lines_over_many_blocks_are_read_line_by_line():
         with file_with_content(content) as fd:
             dialect = replace(V3, parse=parse)
             page = read_shown_page(fd, asked, record_limit=LIMIT, dialect=dialect, clean=True, block=block)
-        assert ([one.seq for one in page.messages], len(parsed)) == ([1, 2], count)
+        assert (page.messages.seqs, len(parsed)) == ([1, 2], count)
 
 
 def test_a_page_keeps_no_more_of_the_file_than_twice_its_messages_and_a_block():
@@ -191,7 +196,7 @@ def test_a_page_keeps_no_more_of_the_file_than_twice_its_messages_and_a_block():
             kept, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert [one.seq for one in page.messages] == list(range(1, 160, 2))
+        assert page.messages.seqs == list(range(1, 160, 2))
         assert page == page_of(fd, replace(asked), clean=True, block=999_999)
     # A block holds 128 KiB, and up to a line before it.
     assert (kept < 400_000, most < 2_000_000) == (True, True), (kept, most)
@@ -208,8 +213,8 @@ def test_messages_over_the_byte_limit_are_shortened_one_by_one(clean: bool):
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert [len(one.data) for one in page.messages] == [len(b'{"bytes":100022}')] * 80
-    assert [one.seq for one in page.messages] == list(range(1, 81))
+    assert [len(one) for one in page.messages.data] == [len(b'{"bytes":100022}')] * 80
+    assert page.messages.seqs == list(range(1, 81))
     assert most < 2_000_000
 
 
@@ -220,7 +225,7 @@ def test_what_is_noted_is_the_same_where_the_limit_of_a_line_was_lowered():
     with file_with_content(content) as fd:
         page = page_of(fd, asked)
         assert page == page_of(fd, asked, clean=False)
-        assert ([one.seq for one in page.messages], page.skipped, len(page.noted)) == ([2], 1, 1)
+        assert (page.messages.seqs, page.skipped, len(page.noted)) == ([2], 1, 1)
 
 
 def test_the_lines_of_this_table_are_records():
@@ -229,3 +234,61 @@ def test_the_lines_of_this_table_are_records():
             assert not line.strip() or V3.parse(line)
         except BadLine as bad:
             raise AssertionError(line) from bad
+
+
+@given(files, requests)
+def test_what_is_read_at_once_is_the_same_page_or_none(lines: list[bytes], asked: PageRequest):
+    content = b"".join(line + b"\n" for line in lines)
+    asked = replace(asked, end=len(content), end_seq=sum(V3.parse(line).is_message for line in lines if line.strip()))
+    with file_with_content(content) as fd:
+        assert read_cached_page(fd, asked, record_limit=LIMIT, dialect=V3) in (None, page_of(fd, asked, clean=False))
+
+
+def at_once(fd: int, limit: int = 1000) -> ShownPage | None:
+    asked = PageRequest(end=os.fstat(fd).st_size, end_seq=5000, limit=limit, max_bytes=1 << 20)
+    return read_cached_page(fd, asked, record_limit=LIMIT, dialect=V3)
+
+
+def test_a_page_of_ordinary_messages_is_read_at_once():
+    with file_with_content(b"".join(message(number, padding=500) + b"\n" for number in range(2000))) as fd:
+        page = at_once(fd, limit=200)
+    assert page is not None
+    assert numbers(page) == list(range(1800, 2000))
+
+
+def test_no_more_lines_are_read_at_once_than_take_a_millisecond():
+    for count, is_read in ((1000, True), (1001, False)):
+        with file_with_content(b'{"type":"message","message":{}}\n' * count) as fd:
+            assert (at_once(fd) is not None) == is_read, count
+
+
+def test_no_more_bytes_are_read_at_once_than_a_quarter_of_a_mebibyte():
+    for padding, is_read in ((2000, True), (3000, False)):
+        with file_with_content((message(1, padding=padding) + b"\n") * 120) as fd:
+            assert (at_once(fd, limit=100) is not None) == is_read, padding
+
+
+def test_a_file_that_is_not_in_the_page_cache_is_not_waited_for():
+    with file_with_content((message(1, padding=500) + b"\n") * 500) as fd:
+        path = f"/proc/self/fd/{fd}"
+        kind = subprocess.run(["stat", "-f", "-c", "%T", path], check=True, pass_fds=[fd], capture_output=True)
+        if b"tmpfs" in kind.stdout:
+            pytest.skip("the temporary folder is on a file system that keeps every file in memory")
+        assert at_once(fd, limit=200) is not None
+        os.fsync(fd)
+        for _ in range(100):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if at_once(fd, limit=200) is None:
+                break  # else the disk was quicker with reading ahead than the call
+        else:
+            raise AssertionError("a page that was not in memory was always read at once")
+
+
+def test_what_cannot_be_read_without_waiting_is_not_read_at_once():
+    reading, writing = os.pipe()  # a descriptor that has no offsets
+    try:
+        asked = PageRequest(end=10, end_seq=1, limit=5, max_bytes=500)
+        assert read_cached_page(reading, asked, record_limit=LIMIT, dialect=V3) is None
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def texts(page: MessagePage) -> list[str]:
 
 
 def contents(page: ShownPage) -> list[tuple[int, str]]:
-    return [(one.seq, json.loads(bytes(one.data))["content"]) for one in page.messages]
+    said = [json.loads(bytes(one))["content"] for one in page.messages.data]
+    return list(zip(page.messages.seqs, said, strict=True))
 
 
 async def newest(store: SessionStore, session: Session) -> MessagePage:
@@ -243,13 +245,30 @@ async def test_pages_reach_the_first_message_and_cursors_give_the_same_pages_aga
         assert (contents(first), first.has_more) == ([(5, "4"), (6, "5"), (7, "6")], True)
         cursor = store.cursor(session, first.start, first.start_seq)
         assert cursor == store.cursor(session, first.start, first.start_seq, first.start_check)
-        ends = [(one.end, one.seq, one.check) for one in first.messages]
-        assert store.cursors(session, ends) == [store.cursor(session, one.end, one.seq) for one in first.messages]
+        ends = list(zip(first.messages.ends, first.messages.seqs, first.messages.checks, strict=True))
+        assert store.cursors(session, ends) == [store.cursor(session, end, seq) for end, seq, _ in ends]
         assert store.cursors(session, []) == []
         second = await shown(store, session, 3, store.position(session, cursor))
         third = await shown(store, session, 3, Position(second.start, second.start_seq))
         assert contents(second) + contents(third) == [(2, "1"), (3, "2"), (4, "3"), (1, "0")]
         assert not third.has_more
+
+
+async def test_only_a_page_that_is_long_or_not_in_memory_takes_a_thread(opener):
+    threads = 0
+
+    async def count(function: Callable[..., Any], *args: Any) -> Any:
+        nonlocal threads
+        threads += 1
+        return function(*args)
+
+    async with opener(run_sync=count) as store:
+        session, _ = await store.create(KEY, "main", [user("x" * 500) for _ in range(600)])
+        place = Position(session.entry.file.folded_to, 600)
+        for limit, taken in ((200, 0), (600, 1)):
+            threads = 0
+            assert len(contents(await shown(store, session, limit, place))) == limit
+            assert threads == taken, limit
 
 
 async def test_a_cursor_into_the_middle_of_a_line_is_stale(opener):
