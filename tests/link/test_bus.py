@@ -372,7 +372,7 @@ def test_a_server_that_stores_nothing_and_says_nothing_is_shown_until_it_does(
             assert server.process is not None
             monkeypatch.setattr(bus_module, "PUBLISH_TIMEOUT_S", 0.05)
             monkeypatch.setattr(bus_module, "REQUEST_TIMEOUT_S", 0.05)
-            server.process.send_signal(signal.SIGSTOP)
+            server.suspend()
             refused = await refuse(lap.bus.publish(REC, b"waits"))
             assert refused.trouble == "timeout" and "one whose disk was full stores nothing until" in refused.message
             state = await lap.state(lambda state: state.trouble is not None)

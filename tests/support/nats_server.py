@@ -155,6 +155,12 @@ class NatsServer:
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
+    def suspend(self) -> None:
+        """Stop all of its threads. The signal alone is sent before they are, and one may answer meanwhile."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
     def _end(self, how: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
