@@ -1,11 +1,11 @@
 """How long a client waits for each call, beside bare files, SQLite and a bare echo of the same run. `just bench`.
 
-    python tests/benchmarks/bars.py [--python PYTHON] [--check | --quiet] [ROW...]
+    python tests/benchmarks/bars.py [--python PYTHON] [--check | --quiet] [--sync-us N] [ROW...]
 
 measures the daemon of this checkout, or that of another interpreter. Medians; ours and the baseline
 in turn, because the speed of a machine drifts, the ratio less. `--check` fails where a ratio is over its limit,
 which is several times what was seen: only a defect exceeds it, however busy the machine is. `--quiet` fails where a bar
-itself is missed; for a machine on which nothing else runs.
+itself is missed; for a machine on which nothing else runs. `--sync-us` is for other disks than that of this machine.
 """
 
 # ruff: noqa: B023 - what is measured is called in the round of the loop that made it.
@@ -46,6 +46,7 @@ from bar_measures import (
     synced_writes,
     wait_for_index,
 )
+from slower_disk import run_again_with
 from support.real_daemon import Daemon
 
 from sessiond.daemon.saver import BYTES_PER_S
@@ -316,7 +317,10 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="the interpreter whose sessiond is measured")
     parser.add_argument("--check", action="store_true", help="fail where a ratio is over its limit")
     parser.add_argument("--quiet", action="store_true", help="fail where a bar is missed")
+    parser.add_argument("--sync-us", type=int, metavar="N", help="each sync takes so many microseconds longer")
     given = parser.parse_args()
+    if given.sync_us:
+        run_again_with(given.sync_us)
     InstalledDaemon.python = given.python
     held = True
     for name in given.rows or ROWS:
