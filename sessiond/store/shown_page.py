@@ -30,8 +30,8 @@ _LEAST_BLOCK, _MESSAGE_BYTES = 16 * 1024, 640
 # The beginning of a line is joined to its rest with a copy for each block. A line over more blocks than this is read by
 # the other reader, which collects the pieces and joins them once.
 _MAX_CARRIED = 4
-# What is read on the event loop at most. So many lines take a millisecond; of short ones these bytes have 90,000.
-_AT_ONCE_BYTES, _AT_ONCE_LINES = 256 * 1024, 1000
+# What is read on the event loop at most. So many records of runs take 2 ms; these bytes may have 90,000 lines.
+_AT_ONCE_BYTES, _AT_ONCE_LINES = 256 * 1024, 500
 
 # So many bytes, from an offset on.
 Pread = Callable[[int, int], bytes]
@@ -142,10 +142,15 @@ def read_cached_page(fd: int, asked: PageRequest, *, record_limit: int, dialect:
     if not _can_be_plain(asked, dialect):
         return None
     pread = CachedReads(fd, _AT_ONCE_BYTES).pread
+    asked = msgspec.structs.replace(asked, shorten=_leave_to_a_thread)
     try:
         return _read_clean(pread, asked, record_limit, dialect, most_lines=_AT_ONCE_LINES)
     except (_NotPlain, NotCached):
         return None
+
+
+def _leave_to_a_thread(_message: bytes) -> bytes:
+    raise _NotPlain  # decoding 256 KiB of small values takes some milliseconds
 
 
 def _can_be_plain(asked: PageRequest, dialect: TranscriptDialect) -> bool:

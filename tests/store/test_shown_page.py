@@ -256,8 +256,8 @@ def test_a_page_of_ordinary_messages_is_read_at_once():
     assert numbers(page) == list(range(1800, 2000))
 
 
-def test_no_more_lines_are_read_at_once_than_take_a_millisecond():
-    for count, is_read in ((1000, True), (1001, False)):
+def test_no_more_lines_are_read_at_once_than_take_two_milliseconds():
+    for count, is_read in ((500, True), (501, False)):
         with file_with_content(b'{"type":"message","message":{}}\n' * count) as fd:
             assert (at_once(fd) is not None) == is_read, count
 
@@ -266,6 +266,14 @@ def test_no_more_bytes_are_read_at_once_than_a_quarter_of_a_mebibyte():
     for padding, is_read in ((2000, True), (3000, False)):
         with file_with_content((message(1, padding=padding) + b"\n") * 120) as fd:
             assert (at_once(fd, limit=100) is not None) == is_read, padding
+
+
+def test_a_message_over_the_limit_of_the_page_is_not_shortened_at_once():
+    content = message(1, padding=500) + b"\n"
+    with file_with_content(content) as fd:
+        for max_bytes, is_read in ((len(content), True), (500, False)):
+            asked = PageRequest(end=len(content), end_seq=1, limit=5, max_bytes=max_bytes, shorten=shorten)
+            assert (read_cached_page(fd, asked, record_limit=LIMIT, dialect=V3) is not None) == is_read
 
 
 def test_a_file_that_is_not_in_the_page_cache_is_not_waited_for():
