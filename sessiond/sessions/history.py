@@ -16,9 +16,8 @@ from sessiond.model import lax
 from sessiond.model.record import FINAL, RUN, TOOL_ROLES, Record
 from sessiond.store.catalog import Session
 from sessiond.store.cursor import Position as Place
-from sessiond.store.shown_page import PageRequest, ShownPage
+from sessiond.store.shown_page import PageRequest, ShownMarker, ShownPage
 from sessiond.store.store import SessionStore
-from sessiond.store.transcript import Line
 
 OMITTED = "[sessions_history omitted: message too large]"
 
@@ -153,7 +152,7 @@ async def page(
 
 
 def _history_of(store: SessionStore, session: Session, cursor: str, got: ShownPage) -> History:
-    """The page as clients see it. Called in the thread that read it: its 200 cursors take as long as half the read."""
+    """The page as clients see it. Called where it was read: its 200 cursors take as long as half the read."""
     shown = got.messages
     messages = shown.data
     cursors = store.cursors(session, zip(shown.ends, shown.seqs, shown.checks, strict=True))
@@ -167,16 +166,17 @@ def _history_of(store: SessionStore, session: Session, cursor: str, got: ShownPa
         skipped=got.skipped,
         bytes=sum(map(len, messages)),
         runs=[ending for line, seq in got.noted if (ending := _run_ending(line.record, seq)) is not None],
-        markers=[_marker(store, session, line, seq) for line, seq in got.markers],
+        markers=[_marker(store, session, marker) for marker in got.markers],
         attachments=[files for line, seq in got.noted if (files := _attached_files(line.record, seq)) is not None],
     )
 
 
-def _marker(store: SessionStore, session: Session, line: Line, seq: int) -> Marker:
-    record = line.record
+def _marker(store: SessionStore, session: Session, marker: ShownMarker) -> Marker:
+    record = marker.line.record
     assert record is not None and record.marker is not None
     stamp = iso_ms(record.timestamp_ms) if record.timestamp_ms is not None else None
-    return Marker(record.marker, seq + 1, store.cursor(session, line.end, seq), stamp)
+    cursor = store.cursor(session, marker.line.end, marker.seq, marker.check)
+    return Marker(record.marker, marker.seq + 1, cursor, stamp)
 
 
 def _run_ending(record: Record | None, seq: int) -> RunEnding | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sessiond.model.dialects import V3
-from sessiond.store import layout, opening
+from sessiond.store import filesystem, layout, opening
 from sessiond.store.folder import Folder
 
 
@@ -35,8 +35,9 @@ class AgentFolders:
     def open(self, agent_id: str) -> Folder:
         """As `find`, telling nobody."""
         if agent_id not in self.live:
-            path = self._path / layout.AGENTS / agent_id / layout.SESSIONS
-            self.live[agent_id] = Folder(agent_id, opening.open_agent(self._root_fd, agent_id), V3, path=str(path))
+            path = str(self._path / layout.AGENTS / agent_id / layout.SESSIONS)
+            fd = opening.open_agent(self._root_fd, agent_id)
+            self.live[agent_id] = Folder(agent_id, fd, V3, path=path, is_prompt=filesystem.is_prompt(path))
         return self.live[agent_id]
 
     def open_archive(self, agent_id: str) -> Folder:
@@ -44,7 +45,8 @@ class AgentFolders:
         if agent_id not in self.archives:
             folder = self.open(agent_id)
             fd = opening.open_folder(folder.fd, (layout.ARCHIVE,))
-            self.archives[agent_id] = Folder(agent_id, fd, V3, archived=True, path=f"{folder.path}/{layout.ARCHIVE}")
+            path = f"{folder.path}/{layout.ARCHIVE}"
+            self.archives[agent_id] = Folder(agent_id, fd, V3, archived=True, path=path, is_prompt=folder.is_prompt)
         return self.archives[agent_id]
 
     def every(self) -> list[Folder]:

@@ -1,4 +1,7 @@
-"""Find out whether a folder is on a file system where inotify does not report all changes. Linux only."""
+"""What the file system of a folder can do: whether inotify reports all changes, whether reads can do without waiting.
+
+Linux only.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ _DEAF = {
     0x7461636F: "OCFS2",
     0x01161970: "GFS2",
 }
+# Those of this machine's disks that know RWF_NOWAIT: ext4, XFS, Btrfs.
+_PROMPT = frozenset({0xEF53, 0x58465342, 0x9123683E})
 
 
 def deaf_kind(path: str) -> str | None:
@@ -32,7 +37,15 @@ def deaf_kind(path: str) -> str | None:
     return _DEAF.get(_magic(path))
 
 
+def is_prompt(path: str) -> bool:
+    """Whether files there can be opened without waiting for another machine or a program, and what is in memory of them
+    be read without waiting for the disk. False where that is not known. Waits for the file system itself.
+    """
+    return _magic(path) in _PROMPT
+
+
 def _magic(path: str) -> int:
+    """The type of the path's file system; 0 where it cannot be found out."""
     statfs = _statfs()
     if statfs is None:
         return 0

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from sessiond.model.dialects import TranscriptDialect
-from sessiond.store import dirfd, filesystem
+from sessiond.store import dirfd
 
 
 class MadeFiles(Protocol):
@@ -36,7 +36,7 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     be adopted yet; until they are, the index of another program beside them is not replaced. A torn index is set aside
     when the daemon saves its own (`has_torn_index`). `dialect` is the format of its transcripts. `left_out` are the
     transcripts of which the reading at the start made no session; None where it did not read the folder. It was last
-    seen at its path after `found_at`, by the monotonic clock.
+    seen at its path after `found_at`, by the monotonic clock. `is_prompt` is `filesystem.is_prompt` of it.
 
     With a `source` it is the root of another program's folder, `path` is absolute, `agent_id` is empty, and the names
     of its transcripts are paths below it. Nothing is ever written there. Its transcripts may be `made`.
@@ -54,8 +54,8 @@ class Folder(msgspec.Struct, eq=False, gc=False):
     source: str | None = None
     made: MadeFiles | None = None
     found_at: float = -math.inf
+    is_prompt: bool = False
     _identity: tuple[int, int] | None = None
-    _is_local: bool | None = None
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -64,13 +64,6 @@ class Folder(msgspec.Struct, eq=False, gc=False):
             status = os.fstat(self.fd)
             self._identity = status.st_dev, status.st_ino
         return self._identity
-
-    @property
-    def is_local(self) -> bool:
-        """Whether opening a file in it waits for no other machine and no program. Found out once."""
-        if self._is_local is None:
-            self._is_local = filesystem.deaf_kind(f"/proc/self/fd/{self.fd}") is None
-        return self._is_local
 
     def makes(self, name: str) -> bool:
         """Whether a transcript in it is put together from something else, so that opening it may take a while."""

@@ -1,6 +1,6 @@
 """Threads in which pages and previews of transcripts are read: a file that hangs leaves threads for the others.
 
-Knows what is read as a key. Does not know files.
+And whether one more is to be read without a thread just now. Knows what is read as a key. Does not know files.
 """
 
 from __future__ import annotations
@@ -24,15 +24,40 @@ MOST_OF_ONE = 4
 PATIENCE_S = 30.0
 
 
+class _LoopTurn(trio.abc.Instrument):
+    """What happened since the event loop last looked for what has arrived."""
+
+    def __init__(self) -> None:
+        self.has_read = False
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - how Trio calls it
+        self.has_read = False
+
+
 class ReadingThreads:
     """Calls functions in worker threads, at most `MOST_OF_ONE` at once for the same key, while `watch` runs."""
 
     def __init__(self) -> None:
         self._threads = DiskThreads(_READING_THREADS, _MOST_STUCK_READS)
         self._places: WeakValueDictionary[Hashable, trio.CapacityLimiter] = WeakValueDictionary()
-        self.watch = self._threads.watch
+        self._turn = _LoopTurn()
         # For reads of many sessions: one of them that hangs is not to hold up those of others.
         self.read_many = self._threads
+
+    async def watch(self) -> None:
+        """Let others begin in place of what is stuck; until cancelled."""
+        trio.lowlevel.add_instrument(self._turn)
+        try:
+            await self._threads.watch()
+        finally:
+            trio.lowlevel.remove_instrument(self._turn)
+
+    def may_read_at_once(self) -> bool:
+        """Whether the caller may read something short on the event loop: one may in each of its turns, so that many
+        that ask at the same time do not hold it up.
+        """
+        may, self._turn.has_read = not self._turn.has_read, True
+        return may
 
     async def wait_for_place(self, key: Hashable) -> None:
         """Return when a call with this key would begin. Whoever takes memory for what it reads awaits it first: else

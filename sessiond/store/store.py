@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from sessiond.clock import Clock, Ids
 from sessiond.errors import StorageError, reason_of
 from sessiond.model import record as records
 from sessiond.model.keys import KeyRules
-from sessiond.model.record import Record, RecordDraft
+from sessiond.model.record import RecordDraft
 from sessiond.store import dirfd, index, layout, making, opening, scan
 from sessiond.store.agent_folders import AgentFolders
 from sessiond.store.catalog import Catalog, Folder, Session
@@ -32,11 +32,10 @@ from sessiond.store.listener import StoreListener
 from sessiond.store.loading import load_sessions
 from sessiond.store.machine_presence import MachinePresence
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
-from sessiond.store.paging import MessagePage, page_backwards
 from sessiond.store.presence import StorePresence
 from sessiond.store.reading_threads import ReadingThreads
-from sessiond.store.refusals import StoreDisplaced, read_error, require_own, storage_error
-from sessiond.store.shown_page import PageRequest, ShownPage, read_cached_page, read_shown_page
+from sessiond.store.refusals import StoreDisplaced, require_own, storage_error
+from sessiond.store.session_reader import SessionReader
 from sessiond.store.writing import Sync
 from sessiond.tasks import DiskThreads, RunSync, own_threads, run_in_thread
 
@@ -89,8 +88,6 @@ class SessionStore:
         self.run_sync = run_sync or run_in_thread
         # What clients read keeps neither writes nor the feed waiting.
         self.reading = ReadingThreads()
-        self._read_one: RunSync = self.reading if run_sync is None else lambda _, *work: run_sync(*work)
-        self._read_many: RunSync = run_sync or self.reading.read_many
         self.writing = DiskThreads(_WRITING_THREADS, _MOST_STUCK_WRITES)
         self._run_write: RunSync = run_sync or self.writing
         self.run_for_feed = run_sync or own_threads(2)
@@ -106,6 +103,9 @@ class SessionStore:
             on_refused=self._report_displaced,
             threads=threads,
         )
+        reader = SessionReader(self.reading, run_sync, self.committer.files, record_limit)
+        self.page, self.shown_page = reader.page, reader.shown_page
+        self.read, self.read_each = reader.read, reader.read_each
 
     def now_ms(self) -> int:
         """The time on the wall, in milliseconds since 1970."""
@@ -200,94 +200,6 @@ class SessionStore:
 
         append = to.fill if isinstance(to, AppendPlace) else partial(self.committer.append_later, to)
         append(partial(lines_of, drafts, self.record_limit), drafts[-1].id, tell_ids)
-
-    async def page(
-        self, session: Session, wanted: Callable[[Record], bool], *, limit: int, max_bytes: int
-    ) -> MessagePage:
-        """The newest `limit` messages that match `wanted`, with their records, oldest first."""
-        end, count = session.entry.file.folded_to, session.entry.message_count
-        read = partial(
-            page_backwards,
-            end=end,
-            end_seq=count,
-            wanted=wanted,
-            limit=limit,
-            max_bytes=max_bytes,
-            record_limit=self.record_limit,
-            dialect=session.dialect,
-            stop=end,
-        )
-        page: MessagePage = await self.read(session, read)
-        return page
-
-    async def shown_page(self, session: Session, asked: PageRequest, use: Callable[[ShownPage], T]) -> T:
-        """As `page`, as history shows them: what `use` makes of the page, in the thread that read it, or at once where
-        it is short and in the page cache: a thread more takes as long as the whole page.
-        """
-        entry, folder, is_own = session.entry, session.folder, session.folder.source is None
-        how: dict[str, Any] = {"record_limit": self.record_limit, "dialect": session.dialect}
-        is_clean = entry.corrupt_records == 0
-        if is_clean and is_own and folder.is_local:
-            with suppress(OSError), dirfd.closing(self._open_for_reading(folder, session.file_name)) as fd:
-                if (page := read_cached_page(fd, asked, **how)) is not None:
-                    return use(page)
-
-        def read(fd: int) -> T:
-            # Records of another program are not always the bytes of one line.
-            how_far: dict[str, Any] = {"stop": entry.file.folded_to, "has_whole_lines": is_own}
-            return use(read_shown_page(fd, asked, clean=is_clean, **how, **how_far))
-
-        made: T = await self.read(session, read)
-        return made
-
-    async def read(self, session: Session, function: Callable[..., Any], *args: Any) -> Any:
-        """Run `function(fd, *args)` in a worker thread, with the session's file opened for reading."""
-
-        def work() -> Any:
-            fd = self._open_for_reading(session.folder, session.file_name)
-            try:
-                return function(fd, *args)
-            finally:
-                os.close(fd)
-
-        folder = session.folder
-        try:
-            try:
-                return await self._read_one(session, work)
-            except FileNotFoundError:
-                if session.leaving is not None:
-                    await session.leaving.wait()
-                if session.folder is folder:
-                    raise
-                return await self._read_one(session, work)  # it was moved to the archive meanwhile
-        except OSError as error:
-            raise read_error(error, session) from None
-
-    def _open_for_reading(self, folder: Folder, name: str) -> int:
-        return self.committer.files.retry_with_room(lambda: folder.open_file(name))
-
-    async def read_each(self, sessions: Sequence[Session], function: Callable[..., T], *args: Any) -> list[T | None]:
-        """Run `function(fd, end, dialect, *args)` for each session in one worker thread; `end` is the offset up to
-        which it is folded.
-
-        The result is None for a session whose file cannot be read, or was moved meanwhile.
-        """
-        places = [(one.folder, one.file_name, one.entry.file.folded_to) for one in sessions]
-
-        def read(folder: Folder, name: str, end: int) -> T | None:
-            try:
-                fd = self._open_for_reading(folder, name)
-            except OSError:
-                return None
-            try:
-                return function(fd, end, folder.dialect, *args)
-            except OSError:
-                return None
-            finally:
-                os.close(fd)
-
-        found: list[T | None] = await self._read_many(lambda: [read(*place) for place in places])
-        return found
 
     def read_new(self, session: Session) -> None:
         """Let the feed read what is new in the file."""

@@ -12,7 +12,8 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.record import BadLine, Record
 from sessiond.store.tail import Tail
 
+# Reads so many bytes of a file, from an offset on.
+Pread = Callable[[int, int], bytes]
 BLOCK = 64 * 1024
 # So many bytes before an offset identify a file: they have the end of a record's text, or its timestamp.
 CHECKED = 128
@@ -195,8 +198,13 @@ def line_number(fd: int, offset: int) -> int | None:
 
 def checksum(fd: int, offset: int) -> int:
     """A checksum of the bytes right before `offset`, by which a rewritten file is told from one that grew."""
+    return checksum_by(partial(os.pread, fd), offset)
+
+
+def checksum_by(pread: Pread, offset: int) -> int:
+    """As `checksum`, of a file that is read by `pread`."""
     begin = max(0, offset - CHECKED)
-    return zlib.crc32(os.pread(fd, offset - begin, begin)) if offset else 0
+    return zlib.crc32(pread(offset - begin, begin)) if offset else 0
 
 
 def checksum_behind(fd: int, line: Line) -> int:

@@ -191,6 +191,8 @@ def test_every_shortcut_agrees_with_parsing_each_line(name: str, data: st.DataOb
     opened = dialect.decode_block(block)
     assert len(opened) in (0, len(records))
     heads = message_heads(opened)
+    if heads is None:
+        opened, heads = [], []  # only parsing can tell
     for one, head, (line, record) in zip(opened, heads, records, strict=False):
         marker = marker_record(one, line)
         assert (head is not None) == (record.message is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -252,23 +251,6 @@ async def test_pages_reach_the_first_message_and_cursors_give_the_same_pages_aga
         third = await shown(store, session, 3, Position(second.start, second.start_seq))
         assert contents(second) + contents(third) == [(2, "1"), (3, "2"), (4, "3"), (1, "0")]
         assert not third.has_more
-
-
-async def test_only_a_page_that_is_long_or_not_in_memory_takes_a_thread(opener):
-    threads = 0
-
-    async def count(function: Callable[..., Any], *args: Any) -> Any:
-        nonlocal threads
-        threads += 1
-        return function(*args)
-
-    async with opener(run_sync=count) as store:
-        session, _ = await store.create(KEY, "main", [user("x" * 500) for _ in range(600)])
-        place = Position(session.entry.file.folded_to, 600)
-        for limit, taken in ((200, 0), (600, 1)):
-            threads = 0
-            assert len(contents(await shown(store, session, limit, place))) == limit
-            assert threads == taken, limit
 
 
 async def test_a_cursor_into_the_middle_of_a_line_is_stale(opener):

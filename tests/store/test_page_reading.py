@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -18,9 +17,12 @@ from support.rows import check_each
 
 from sessiond.errors import InvalidParams
 from sessiond.model.dialects import V3
-from sessiond.model.record import RUN, BadLine, LineEnvelope, Record
+from sessiond.model.record import RUN, BadLine, LineEnvelope, Record, message_heads
 from sessiond.store import transcript
-from sessiond.store.shown_page import PageRequest, ShownPage, read_cached_page, read_shown_page
+from sessiond.store.filesystem import is_prompt
+from sessiond.store.page_reading import read_cached_page, read_shown_page
+from sessiond.store.plain_page import NotPlain, read_plain_page
+from sessiond.store.shown_page import PageRequest, ShownPage
 
 LIMIT = 4000
 
@@ -236,67 +238,85 @@ def test_the_lines_of_this_table_are_records():
             raise AssertionError(line) from bad
 
 
-@given(files, requests)
-def test_what_is_read_at_once_is_the_same_page_or_none(lines: list[bytes], asked: PageRequest):
+def read_at_once(content: bytes, asked: PageRequest) -> ShownPage | None:
+    def pread(size: int, offset: int) -> bytes:
+        return content[offset : offset + size]
+
+    try:
+        return read_plain_page(pread, asked, LIMIT, V3, at_once=True)
+    except NotPlain:
+        return None
+
+
+@given(files, requests.filter(lambda asked: asked.is_short))
+def test_what_is_read_at_once_is_the_same_page(lines: list[bytes], asked: PageRequest):
     content = b"".join(line + b"\n" for line in lines)
     asked = replace(asked, end=len(content), end_seq=sum(V3.parse(line).is_message for line in lines if line.strip()))
     with file_with_content(content) as fd:
-        assert read_cached_page(fd, asked, record_limit=LIMIT, dialect=V3) in (None, page_of(fd, asked, clean=False))
+        page = page_of(fd, asked, clean=False)
+    heads = message_heads(V3.decode_block(content))
+    if heads is not None and len(heads) == len(lines) and all(fits(line, asked) for line in lines):
+        assert read_at_once(content, asked) == page
+    else:
+        assert read_at_once(content, asked) in (None, page)
 
 
-def at_once(fd: int, limit: int = 1000) -> ShownPage | None:
-    asked = PageRequest(end=os.fstat(fd).st_size, end_seq=5000, limit=limit, max_bytes=1 << 20)
-    return read_cached_page(fd, asked, record_limit=LIMIT, dialect=V3)
+def fits(line: bytes, asked: PageRequest) -> bool:
+    return len(V3.parse(line).message or b"") <= asked.max_bytes
 
 
-def test_a_page_of_ordinary_messages_is_read_at_once():
-    with file_with_content(b"".join(message(number, padding=500) + b"\n" for number in range(2000))) as fd:
-        page = at_once(fd, limit=200)
+def newest(content: bytes, limit: int, **others: object) -> PageRequest:
+    return PageRequest(end=len(content), end_seq=5000, limit=limit, max_bytes=1 << 20, **others)  # type: ignore[arg-type]
+
+
+def test_a_page_of_two_blocks_is_read_at_once():
+    content = b"".join(message(number, padding=900) + b"\n" for number in range(2000))
+    asked = newest(content, 200)
+    with file_with_content(content) as fd:
+        page = read_at_once(content, asked)
+        assert page == page_of(fd, asked, clean=False)
     assert page is not None
     assert numbers(page) == list(range(1800, 2000))
 
 
-def test_no_more_lines_are_read_at_once_than_take_two_milliseconds():
+def test_no_more_than_500_lines_are_read_at_once():
     for count, is_read in ((500, True), (501, False)):
-        with file_with_content(b'{"type":"message","message":{}}\n' * count) as fd:
-            assert (at_once(fd) is not None) == is_read, count
-
-
-def test_no_more_bytes_are_read_at_once_than_a_quarter_of_a_mebibyte():
-    for padding, is_read in ((2000, True), (3000, False)):
-        with file_with_content((message(1, padding=padding) + b"\n") * 120) as fd:
-            assert (at_once(fd, limit=100) is not None) == is_read, padding
+        content = b'{"type":"message","message":{}}\n' * count
+        assert (read_at_once(content, newest(content, 1000)) is not None) == is_read, count
 
 
 def test_a_message_over_the_limit_of_the_page_is_not_shortened_at_once():
     content = message(1, padding=500) + b"\n"
+    for max_bytes, is_read in ((len(content), True), (500, False)):
+        asked = PageRequest(end=len(content), end_seq=1, limit=5, max_bytes=max_bytes, shorten=shorten)
+        assert (read_at_once(content, asked) is not None) == is_read
+
+
+@check_each("field", [b'"id":%b', b'"timestamp":%b', b'"message":{"role":%b}', b'"message":{"timestamp":%b}'])
+def test_values_that_take_long_to_decode_are_not_decoded_at_once(field: bytes):
+    for value, is_read in ((b"1", True), (b"[1]", False)):
+        content = b'{"type":"message","message":{},' + field % value + b"}\n"
+        asked = newest(content, 5)
+        assert (read_at_once(content, asked) is not None) == is_read
+        with file_with_content(content) as fd:
+            assert len(page_of(fd, asked).messages.seqs) == 1
+
+
+def test_pages_are_short_up_to_192_kib_of_plain_messages_alone():
+    asked = PageRequest(end=192 * 1024, end_seq=100, limit=100, max_bytes=1)
+    assert asked.is_short
+    assert replace(asked, end=2 * asked.end, limit=50).is_short
+    assert not replace(asked, end=asked.end + 1).is_short
+    assert not replace(asked, end=2 * asked.end, limit=51).is_short
+    assert not replace(asked, noted=RUN).is_short
+    assert not replace(asked, with_hidden=True).is_short
+
+
+@pytest.mark.skipif(not is_prompt(tempfile.gettempdir()), reason="the temporary folder is on ext4, XFS or Btrfs not")
+def test_a_file_in_memory_is_read_at_once():
+    content = b"".join(message(number, padding=500) + b"\n" for number in range(2000))
     with file_with_content(content) as fd:
-        for max_bytes, is_read in ((len(content), True), (500, False)):
-            asked = PageRequest(end=len(content), end_seq=1, limit=5, max_bytes=max_bytes, shorten=shorten)
-            assert (read_cached_page(fd, asked, record_limit=LIMIT, dialect=V3) is not None) == is_read
-
-
-def test_a_file_that_is_not_in_the_page_cache_is_not_waited_for():
-    with file_with_content((message(1, padding=500) + b"\n") * 500) as fd:
-        path = f"/proc/self/fd/{fd}"
-        kind = subprocess.run(["stat", "-f", "-c", "%T", path], check=True, pass_fds=[fd], capture_output=True)
-        if b"tmpfs" in kind.stdout:
-            pytest.skip("the temporary folder is on a file system that keeps every file in memory")
-        assert at_once(fd, limit=200) is not None
-        os.fsync(fd)
-        for _ in range(100):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            if at_once(fd, limit=200) is None:
-                break  # else the disk was quicker with reading ahead than the call
-        else:
-            raise AssertionError("a page that was not in memory was always read at once")
-
-
-def test_what_cannot_be_read_without_waiting_is_not_read_at_once():
-    reading, writing = os.pipe()  # a descriptor that has no offsets
-    try:
-        asked = PageRequest(end=10, end_seq=1, limit=5, max_bytes=500)
-        assert read_cached_page(reading, asked, record_limit=LIMIT, dialect=V3) is None
-    finally:
-        os.close(reading)
-        os.close(writing)
+        page = read_cached_page(fd, newest(content, 200), record_limit=LIMIT, dialect=V3)
+        assert page == page_of(fd, newest(content, 200), clean=False)
+        joining = replace(V3, joins=True)
+        assert read_cached_page(fd, newest(content, 200), record_limit=LIMIT, dialect=joining) is None
