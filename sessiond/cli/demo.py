@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from sessiond import cli
-from sessiond.cli.demo_daemon import DemoDaemon, prepare
+from sessiond.cli.demo_daemon import DemoDaemon, prepare, words_to_type
 from sessiond.cli.frame.command import JSON, Args, Command, Option
 from sessiond.cli.frame.failures import CommandFailed
 from sessiond.cli.terminal.escape import one_line
@@ -175,15 +175,16 @@ def _collect_facts(daemon: DemoDaemon) -> dict[str, object]:
 
 
 def _print_farewell(folder: Path, daemon: DemoDaemon, *, kept: bool) -> None:
+    typed = words_to_type()
     if kept:
         sys.stdout.write(
             f"\nThe daemon is stopped. All of it is in {folder}: store/, agents/, config.toml, daemon.log.\n"
-            f"Run it again: sessiond serve --store {daemon.store} --config {daemon.config}\n"
+            f"Run it again: {typed} serve --store {daemon.store} --config {daemon.config}\n"
         )
     else:
         sys.stdout.write(
-            f"\nThe daemon is stopped and {folder} is removed; keep it another time with: sessiond demo --keep\n"
-            'For real: sessiond serve   and in another terminal: sessiond send main "hello"\n'
+            f"\nThe daemon is stopped and {folder} is removed; keep it another time with: {typed} demo --keep\n"
+            f'For real: {typed} serve   and in another terminal: {typed} send main "hello"\n'
         )
 
 

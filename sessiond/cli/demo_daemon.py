@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -142,6 +144,15 @@ def program() -> list[str]:
     if started_as.is_absolute() and started_as.suffix != ".py" and os.access(started_as, os.X_OK):
         return [str(started_as)]
     return [sys.executable, "-m", "sessiond"]
+
+
+def words_to_type() -> str:
+    """What is typed in a shell to start this program again."""
+    called = os.environ.get("PEX") or sys.argv[0]  # the single file runs from where it is unpacked
+    if Path(called).name == "__main__.py":
+        return shlex.join(program())
+    found = shutil.which("sessiond")
+    return "sessiond" if found and os.path.exists(called) and os.path.samefile(found, called) else shlex.quote(called)
 
 
 def _toml(value: object) -> str:

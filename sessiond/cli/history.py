@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from sessiond.client import Client
+
 
 def run(args: Args) -> int | None:
     began_ms = now_ms()
@@ -27,21 +29,7 @@ def run(args: Args) -> int | None:
             "--raw has the lines of the file as they are now: it does not go with --follow", status=USAGE
         )
     with connect(args) as client:
-        page = client.call(
-            "sessions_history",
-            drop_absent(
-                {
-                    "sessionKey": args.key,
-                    "limit": 1 if args.limit == 0 else args.limit,
-                    "includeTools": args.tools or None,
-                    "cursor": args.before,
-                    "includeRuns": None if args.raw else True,
-                    "includeSystem": args.system or None,
-                    "raw": args.raw or None,
-                }
-            ),
-            timeout_s=CALL_TIMEOUT_S,
-        )
+        page = _newest(client, args)
         if args.limit == 0:  # as `tail -n 0`: no messages, and with -f only new ones
             page |= {"messages": [], "positions": [], "runs": [], "hasMore": False}
         if args.follow:
@@ -58,6 +46,7 @@ def run(args: Args) -> int | None:
             json_line(line)
         if page.get("hasMore"):
             note(f"older ones: sessiond history {args.key} --raw --before {page['nextCursor']}")
+        _note_skipped(page)
         return None
     show_paged(page_lines(page, now_ms(), screen_of(), facts))
     if args.limit != 0:
@@ -67,15 +56,54 @@ def run(args: Args) -> int | None:
     return None
 
 
+def _newest(client: Client, args: Args) -> dict[str, Any]:
+    """The newest messages as one page, as many as were asked for. The daemon's pages have a limit of their own."""
+    wanted = HISTORY_LIMIT.default if args.limit is None else max(args.limit, 1)
+    page = _page_before(client, args, args.before, wanted)
+    while (left := wanted - len(page["messages"])) > 0 and page.get("hasMore") and page.get("nextCursor"):
+        page = _join_pages(_page_before(client, args, page["nextCursor"], left), page)
+    return page
+
+
+def _page_before(client: Client, args: Args, cursor: str | None, wanted: int) -> dict[str, Any]:
+    params = {
+        "sessionKey": args.key,
+        "limit": min(wanted, HISTORY_LIMIT.most),
+        "includeTools": args.tools or None,
+        "cursor": cursor,
+        "includeRuns": None if args.raw else True,
+        "includeSystem": args.system or None,
+        "raw": args.raw or None,
+    }
+    page: dict[str, Any] = client.call("sessions_history", drop_absent(params), timeout_s=CALL_TIMEOUT_S)
+    return page
+
+
+def _join_pages(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    """One page of two that follow each other."""
+    page = {**newer, "hasMore": older["hasMore"], "bytes": older["bytes"] + newer["bytes"]}
+    page["skipped"] = older["skipped"] + newer["skipped"]
+    page["contentRedacted"] = older["contentRedacted"] or newer["contentRedacted"]
+    for name in ("messages", "positions", "runs", "attachments", "markers"):
+        if name in older or name in newer:
+            page[name] = [*older.get(name, []), *newer.get(name, [])]
+    page.pop("nextCursor", None)
+    return page | ({"nextCursor": older["nextCursor"]} if "nextCursor" in older else {})
+
+
 def _notes(page: dict[str, Any], key: str) -> None:
     if not page["messages"]:
         note("no messages")
     if page.get("hasMore") and page.get("nextCursor"):
         note(f"older ones: sessiond history {key} --before {page['nextCursor']}")
-    if page.get("skipped"):
-        note(f"skipped {pluralize(page['skipped'], 'bad line')}; see: sessiond doctor")
+    _note_skipped(page)
     if page.get("contentRedacted"):
         note("secrets are masked for this caller")
+
+
+def _note_skipped(page: dict[str, Any]) -> None:
+    if page.get("skipped"):
+        note(f"skipped {pluralize(page['skipped'], 'bad line')}; see: sessiond doctor")
 
 
 COMMAND = Command(
@@ -84,10 +112,10 @@ COMMAND = Command(
     run=run,
     arguments=(Argument("key", "A session key, `main`, a session id, or the beginning of one.", complete="key"),),
     options=(
-        Option("--limit -n", f"The last N messages ({HISTORY_LIMIT.in_words}).", kind="int", metavar="N"),
+        Option("--limit -n", f"The last N messages ({HISTORY_LIMIT.default}).", kind="int", metavar="N"),
         Option("--tools", "Tool results, too.", kind="flag"),
         Option("--system", "System prompts that stand among the messages, too.", kind="flag"),
-        Option("--raw", "The lines of the file as they are, one JSON object a line.", kind="flag"),
+        Option("--raw", "The lines of the file, one JSON object a line.", kind="flag"),
         Option("--before", "Only older ones than this cursor of an earlier page.", metavar="CURSOR"),
         Option("--follow -f", "Go on with what is said from now on; survives restarts of the daemon.", kind="flag"),
         *CLIENT_OPTIONS,

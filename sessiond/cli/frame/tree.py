@@ -179,9 +179,15 @@ def _write_epilog(epilog: str | None, formatter: click.HelpFormatter) -> None:
                 formatter.write(f"  {line}\n")
 
 
+# Words that other programs have as commands.
+_MEANT = {"version": "--version", "help": "--help", "machines": "link"}
+
+
 def _unknown_name_message(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
+    if name in _MEANT:
+        return f"there is no command {quote(name)}; see: sessiond {_MEANT[name]}"
     near = get_close_matches(name, known, 1)
     return f"there is no command {quote(name)}" + (
         f": did you mean {quote(near[0])}?" if near else "; see: sessiond --help"

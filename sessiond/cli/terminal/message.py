@@ -9,7 +9,7 @@ import json
 
 from sessiond.cli.terminal.escape import escape, one_line
 from sessiond.cli.terminal.screen import Screen, clip, pad
-from sessiond.cli.terminal.times import clock, moment_in
+from sessiond.cli.terminal.times import clock, moment_in, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ TOOL_ROLES = ("toolResult", "tool", "bashExecution")
 ONLY_THOUGHTS = "(thinking)"
 # Characters of other scripts that look like the letters of `from`.
 _LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "MATHEMATICAL", "MODIFIER")
+# What `sessions_history` has in place of a message that is longer than a page.
+OMITTED = "[sessions_history omitted: message too large]"
 # How much of a tool's arguments or result is shown; --json has all of it.
 MAX_TOOL_CHARS = 200
 
@@ -38,10 +40,17 @@ def text_of(message: dict[str, Any]) -> str:
     """The text of a message for people, one line per part; not escaped."""
     content = message.get("content")
     if isinstance(content, str):
-        return content
+        return _describe_omitted(message) or content
     if not isinstance(content, list):
         return "" if content is None else json.dumps(content, ensure_ascii=False)
     return "\n".join(part for part in map(_block, content) if part)
+
+
+def _describe_omitted(message: dict[str, Any]) -> str | None:
+    match message:
+        case {"content": str(content), "omitted": {"bytes": int(count)}} if content == OMITTED:
+            return f'(a message of {size(count)}, too long for this page: "sessiond export" has it)'
+    return None
 
 
 def origin(message: dict[str, Any]) -> str:

@@ -77,6 +77,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     [
         (["lst"], "there is no command 'lst': did you mean 'list'?"),
         (["frobnicate"], "there is no command 'frobnicate'; see: sessiond --help"),
+        (["version"], "there is no command 'version'; see: sessiond --version"),
         (["list", "--limit", "x"], "'x' is not a whole number"),
         (["list", "--lmit", "5"], "--limit"),
         (["history"], "Missing argument 'KEY'"),
