@@ -252,6 +252,23 @@ def test_every_class_name_is_unique() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+def test_values_of_any_type_are_decoded_by_the_lenient_decoders_alone() -> None:
+    """Some numbers take msgspec itself so long that one line of them stops the event loop for seconds."""
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in SOURCES
+        if name_of(path) != "sessiond/model/lax.py"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call)
+        and (
+            (ast.unparse(node.func) == "msgspec.json.decode" and not node.keywords)
+            or (ast.unparse(node.func) == "msgspec.json.Decoder" and not node.args)
+            or (ast.unparse(node.func) == "msgspec.json.Decoder" and "/dialects/" in path.as_posix())
+        )
+    ]
+    assert found == []
+
+
 def test_every_listed_mutant_changes_exactly_one_place() -> None:
     """Otherwise `just mutants` can only report it as stale, and nobody sees that something is not tried any more."""
     listed = list(listed_changes())

@@ -32,6 +32,7 @@ from sessiond.model.event import (
     QuestionClosed,
     ResyncEvent,
 )
+from sessiond.model.lax import decoder_of
 from sessiond.model.record import TOOL_ROLES
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.budget import Share
@@ -160,7 +161,7 @@ class _RoleHead(msgspec.Struct, frozen=True, gc=False):
     role: object = None
 
 
-_role_of = msgspec.json.Decoder(_RoleHead).decode
+_role_of = decoder_of(_RoleHead).decode
 
 
 class SseSink:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import cbor2
-import msgspec
 
 from sessiond.client import wire
 from sessiond.client.errors import ClientError
+from sessiond.model.lax import decode_any
 from sessiond.rpc.codecs import decode_leniently
 from sessiond.rpc.framing import ItemFramer
 
@@ -32,7 +32,7 @@ class CborWire(wire.JsonRpcWire):
         return request_id, self.outgoing(line)
 
     def outgoing(self, line: bytes) -> bytes:
-        return cbor2.dumps(msgspec.json.decode(line))
+        return cbor2.dumps(decode_any(line))
 
     def feed(self, data: bytes) -> list[wire.Incoming]:
         """The messages that `data` completes. ClientError where they cannot be read: no more can, then."""

@@ -23,6 +23,7 @@ from sessiond.model.event import (
     QuestionClosed,
     ResyncEvent,
 )
+from sessiond.model.lax import decode_any, decoder_of
 from sessiond.model.row import Row, row_of, with_texts
 from sessiond.policy.redact import Patterns, mask_message
 from sessiond.policy.secrets import mask_next, mask_secrets, mask_title
@@ -35,7 +36,7 @@ class _UsageOnly(msgspec.Struct, frozen=True, gc=False):
     usage: msgspec.Raw = msgspec.Raw()
 
 
-_decode_usage = msgspec.json.Decoder(_UsageOnly).decode
+_decode_usage = decoder_of(_UsageOnly).decode
 
 
 class EventWire(Protocol):
@@ -164,7 +165,7 @@ def _mask_fields(event: LiveEvent, masks: Patterns) -> dict[str, Any]:
     if event.method in TEXT_METHODS:
         return {**event.fields, "text": mask_next(event.previous_text, event.fields["text"], masks)}
     raw, changed = mask_message(msgspec.json.encode(event.fields), masks)
-    masked: dict[str, Any] = msgspec.json.decode(raw) if changed else event.fields
+    masked: dict[str, Any] = decode_any(raw) if changed else event.fields
     return masked
 
 

@@ -16,7 +16,7 @@ from sessiond.model import record as records
 from sessiond.model.entry import MAX_OPEN_RUNS, MAX_QUESTION_REFS, ConversationRef, Entry, KeyedRun, LiveRun, RunId
 from sessiond.model.hook import fold_hook, read_hook
 from sessiond.model.keys import ForeignKey
-from sessiond.model.lax import MAX_WHOLE, amount, whole_ms
+from sessiond.model.lax import MAX_WHOLE, amount, decoder_of, whole_ms
 from sessiond.model.message import UNKNOWN_MODEL, text_of
 from sessiond.model.patching import is_settable, patch_entry
 from sessiond.model.question import read_question
@@ -64,7 +64,7 @@ class NativeNote(msgspec.Struct, frozen=True, rename="camel", gc=False):
     context_tokens: object = None
 
 
-_decode_run = msgspec.json.Decoder(RunNote).decode
+_decode_run = decoder_of(RunNote).decode
 _NOTES: dict[str, type[msgspec.Struct]] = {
     records.RUN: RunNote,
     records.CONVERSATION: ConversationNote,

@@ -12,7 +12,7 @@ import msgspec
 
 from sessiond.clock import are_iso_ms, iso_ms, parse_iso_ms
 from sessiond.model import lax
-from sessiond.model.lax import MAX_MS, is_too_deep, mend_surrogates, whole_ms
+from sessiond.model.lax import MAX_MS, decode_any, is_too_deep, mend_surrogates, whole_ms
 from sessiond.model.line_facts import LineFacts
 
 ENTRY = "sessiond/entry"
@@ -54,8 +54,8 @@ class _Slices(msgspec.Struct, frozen=True, rename="camel", gc=False):
     data: msgspec.Raw = _ABSENT
 
 
-# Other programs may write any type. What is no scalar is left to `parse`: decoding it takes as long as its values.
-_Scalar = str | int | float | bool | None
+# Other programs may write any type. What takes longer to decode is left to `parse`.
+_Scalar = str | int | bool | None
 
 
 class LineEnvelope(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -127,7 +127,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return lax.decode_dict(self.raw)
 
 
-_decode = msgspec.json.Decoder().decode
 _decode_slices = msgspec.json.Decoder(_Slices).decode
 _decode_block = msgspec.json.Decoder(LineEnvelope).decode_lines
 _decode_head = msgspec.json.Decoder(MessageHead).decode
@@ -142,7 +141,7 @@ def parse(line: bytes) -> Record:
     # surrogate. It takes a microsecond, less than any search for them in the bytes.
     text = line
     try:
-        body = _decode(line)
+        body = decode_any(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
         text = mend_surrogates(line)
         body = lax.decode(text) if text != line else None

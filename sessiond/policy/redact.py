@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from sessiond.model.lax import decode_any
 from sessiond.policy.secrets import MASK, compile_patterns, mask, mask_secrets, names_secret
 
 __all__ = [
@@ -70,7 +71,7 @@ def redact_spawn_raw(raw: bytes) -> bytes:
     if b"spawn" not in raw.lower() and b"\\u" not in raw:
         return raw
     try:
-        message = msgspec.json.decode(raw)
+        message = decode_any(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Not JSON, so no reader of the transcript will take it for a message.
         return raw
@@ -189,7 +190,7 @@ def _through_json(text: str, change: Change) -> Any:
 
 def _decode(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode_any(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
@@ -220,7 +221,7 @@ def mask_message(raw: bytes, patterns: Patterns = ()) -> tuple[bytes, bool]:
     whose name says that it is a secret. Bytes that cannot be parsed are replaced by UNREADABLE.
     """
     try:
-        message = msgspec.json.decode(raw)
+        message = decode_any(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return UNREADABLE, True
     masked = mask_value(message, patterns)

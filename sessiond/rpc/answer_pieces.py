@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from sessiond.model.lax import decode_any
 from sessiond.rpc.codecs import Codec, cbor_head, cbor_pieces
 from sessiond.rpc.messages import RequestId, encode_result
 
@@ -60,7 +61,7 @@ class EncodedList:
             if count == 1:
                 yield from cbor_pieces(piece)
             else:
-                values = cbor2.dumps(msgspec.json.decode(b"".join((b"[", piece, b"]"))))
+                values = cbor2.dumps(decode_any(b"".join((b"[", piece, b"]"))))
                 yield values[len(cbor_head(0x80, count)) :]
 
 
@@ -109,7 +110,7 @@ class AnswerText:
         """The same answer in CBOR."""
         import cbor2
 
-        skeleton = cbor2.dumps(msgspec.json.decode(_MARK_JSON.join(self.around)))
+        skeleton = cbor2.dumps(decode_any(_MARK_JSON.join(self.around)))
         first, *rest = skeleton.split(cbor2.dumps(_MARK))
         yield first
         for field, after in zip(self.fields, rest, strict=True):

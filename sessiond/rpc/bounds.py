@@ -20,6 +20,8 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, inspect
 from msgspec.structs import FieldInfo, fields, force_setattr
 
+from sessiond.model.lax import decoder_of
+
 Check = Callable[[Any, str], object]
 
 
@@ -36,7 +38,7 @@ class ParamsDecoder:
         self._clamps = tuple(_clamps_of(params))
         self._checks = tuple(_checks_of(params))
         self.has_bounds = bool(self._clamps or self._checks)
-        self.decode_wire = msgspec.json.Decoder(self.wire).decode
+        self.decode_wire = decoder_of(self.wire).decode
 
     def convert(self, values: dict[str, Any]) -> Any:
         """The params from a dict by wire name, for callers that have no JSON message."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, Protocol
 import msgspec
 
 from sessiond.errors import InvalidRequest, ParseError, no_memory, reason_of_reader
+from sessiond.model.lax import decode_any
 from sessiond.rpc.limits import MAX_VALUES
 from sessiond.rpc.pace import Pace
 from sessiond.rpc.value_count import check_value_count
@@ -95,7 +96,7 @@ class CborCodec:
     def from_json(self, text: bytes) -> bytes:
         import cbor2
 
-        return cbor2.dumps(msgspec.json.decode(text))
+        return cbor2.dumps(decode_any(text))
 
 
 def decode_leniently(frame: bytes) -> Any:
@@ -161,7 +162,7 @@ def cbor_pieces(text: bytes | memoryview | msgspec.Raw) -> Iterator[bytes]:
         for item in items:
             yield from cbor_pieces(item)
     else:
-        yield cbor2.dumps(msgspec.json.decode(text))
+        yield cbor2.dumps(decode_any(text))
 
 
 def cbor_head(major: int, count: int) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from sessiond.errors import InvalidParams, quote, shorten
+from sessiond.model.lax import decode_any
 from sessiond.rpc.bounds import extra_of, layers_of
 
 _WORDS = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -122,7 +123,7 @@ def _value_at(text: bytes | memoryview, path: str) -> Any:
     if len(text) > _LONG_BYTES:
         return _NOTHING
     try:
-        value = msgspec.json.decode(text)
+        value = decode_any(text)
         for step in _STEP.finditer(path):
             value = value[step["name"] if step["name"] is not None else int(step["place"])]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError, ValueError):

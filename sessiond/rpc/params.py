@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from sessiond.errors import InvalidParams, InvalidRequest, ParseError
+from sessiond.model.lax import decode_any, decoder_of
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.messages import ABSENT, RequestId
 from sessiond.rpc.param_errors import refusal_of
@@ -34,6 +35,9 @@ def decode_params(decoder: ParamsDecoder, params: Raw) -> Any:
         raise ParseError(f"The params are not JSON: {error}.") from None
 
 
+_decode_meta = decoder_of(dict[str, Any]).decode
+
+
 def take_meta(params: Raw) -> tuple[Raw, dict[str, Any] | None]:
     """`params` without `_meta`, and the `_meta` object, None where there is none."""
     try:
@@ -41,7 +45,7 @@ def take_meta(params: Raw) -> tuple[Raw, dict[str, Any] | None]:
         meta = members.pop("_meta", None)
         if meta is None:
             return params, None
-        return Raw(msgspec.json.encode(members)), msgspec.json.decode(meta, type=dict[str, Any])
+        return Raw(msgspec.json.encode(members)), _decode_meta(meta)
     except msgspec.ValidationError:
         raise InvalidParams("`$._meta` is an object.", field="$._meta") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -67,7 +71,7 @@ def _as_object(params: Raw) -> bytes | Raw:
     match memoryview(params)[0]:
         case 0x7B:  # {
             return params
-        case 0x5B if not msgspec.json.decode(params):  # [
+        case 0x5B if not decode_any(params):  # [
             return _NO_PARAMS
         case 0x5B:
             raise InvalidParams("Params go by name: send an object.", field="$")

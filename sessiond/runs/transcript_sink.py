@@ -9,6 +9,7 @@ import msgspec
 from sessiond.clock import Clock
 from sessiond.events.bus import EventBus
 from sessiond.model.event import LiveEvent
+from sessiond.model.lax import decode_any
 from sessiond.model.message import complete_message, text_of
 from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.record import ENTRY
@@ -34,7 +35,7 @@ class ReplySoFar(msgspec.Struct, frozen=True):
 
     def with_message(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> ReplySoFar:
         """The state after one more message."""
-        fields = msgspec.json.decode(message) if isinstance(message, msgspec.Raw) else message
+        fields = decode_any(message) if isinstance(message, msgspec.Raw) else message
         if not isinstance(fields, dict) or fields.get("role") != "assistant":
             return self
         text = text_of(fields)

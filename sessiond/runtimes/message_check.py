@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from sessiond.errors import InvalidParams
+from sessiond.model.lax import decoder_of
 from sessiond.policy.redact import redact_spawn_calls, redact_spawn_raw
 
 
@@ -25,8 +26,8 @@ class _Shape(msgspec.Struct, frozen=True):
     provenance: msgspec.Raw = msgspec.Raw()
 
 
-_decode_shape = msgspec.json.Decoder(_Shape).decode
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_shape = decoder_of(_Shape).decode
+_decode_members = decoder_of(dict[str, msgspec.Raw]).decode
 
 
 def check_message(

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sessiond.errors import LimitExceeded
+from sessiond.model.lax import decode_any
 from sessiond.runtimes.runtime import ToolPhase
 
 # Reserved for the envelope of a record (type, ids, timestamps, provenance): a reply has to leave this much free of
@@ -202,7 +203,7 @@ def decode_object(line: bytes) -> dict[str, Any] | None:
     """
     depth = _SPARE_DEPTH if line.count(b"[") + line.count(b"{") > _SPARE_DEPTH else 0
     try:
-        item = msgspec.json.decode(b"[" * depth + line + b"]" * depth)
+        item = decode_any(b"[" * depth + line + b"]" * depth)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     for _ in range(depth):

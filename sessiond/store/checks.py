@@ -15,7 +15,7 @@ import msgspec
 from sessiond.errors import pluralize
 from sessiond.model import lax
 from sessiond.model.entry import Entry
-from sessiond.model.lax import Count, Milliseconds
+from sessiond.model.lax import Count, Milliseconds, decode_any
 from sessiond.store import dirfd, folding, index, inventory, layout, reading, rewrites
 from sessiond.store.finding import Finding, Findings
 from sessiond.store.inventory import StoredName
@@ -281,7 +281,7 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
 
 def _is_object(line: bytes) -> bool:
     try:
-        return isinstance(msgspec.json.decode(line), dict)
+        return isinstance(decode_any(line), dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 

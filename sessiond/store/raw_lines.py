@@ -13,10 +13,9 @@ import msgspec
 from sessiond.model import lax
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.dialects.generic import foreign_dialect
+from sessiond.model.lax import decode_any
 from sessiond.model.record import BadLine, Record
 from sessiond.store import transcript
-
-_decode = msgspec.json.Decoder().decode
 
 
 class RawLine(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +48,7 @@ def parse_any(line: bytes) -> Record:
         raise BadLine("nested too deeply")
     for text in (line, lax.mend_surrogates(line)):
         try:
-            if type(_decode(text)) is dict:
+            if type(decode_any(text)) is dict:
                 return Record("", text)
             break
         except (msgspec.DecodeError, ValueError, RecursionError):

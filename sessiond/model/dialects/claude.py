@@ -29,7 +29,7 @@ from sessiond.model.dialects.foreign_line import (
     unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
-from sessiond.model.lax import amount
+from sessiond.model.lax import amount, decoder_of
 from sessiond.model.line_facts import CHOSEN, GIVEN, SUMMARY, LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import Record
@@ -112,13 +112,13 @@ class _ClaudeMessage(msgspec.Struct, frozen=True, gc=False):
     usage: msgspec.Raw = ABSENT
 
 
-_decode_type = msgspec.json.Decoder(_LineType).decode
-_decode_attachment = msgspec.json.Decoder(_Attachment).decode
-_decode_line = msgspec.json.Decoder(_ClaudeLine).decode
-_decode_message = msgspec.json.Decoder(_ClaudeMessage).decode
-_decode_costs = msgspec.json.Decoder(dict[str, _ModelCost]).decode
-_decode_origin = msgspec.json.Decoder(_Origin).decode
-_decode_fork = msgspec.json.Decoder(_ForkedFrom).decode
+_decode_type = decoder_of(_LineType).decode
+_decode_attachment = decoder_of(_Attachment).decode
+_decode_line = decoder_of(_ClaudeLine).decode
+_decode_message = decoder_of(_ClaudeMessage).decode
+_decode_costs = decoder_of(dict[str, _ModelCost]).decode
+_decode_origin = decoder_of(_Origin).decode
+_decode_fork = decoder_of(_ForkedFrom).decode
 
 
 def parse(line: bytes) -> Record:

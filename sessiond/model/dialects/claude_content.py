@@ -15,6 +15,7 @@ from sessiond.model.dialects.foreign_line import (
     text_in,
     token_count,
 )
+from sessiond.model.lax import decoder_of
 from sessiond.model.usage import Usage
 
 # Texts in the role of the user that the program wrote itself: local commands and their output, notes that it adds.
@@ -73,9 +74,9 @@ class _Usage(msgspec.Struct, frozen=True, gc=False):
     cache_creation_input_tokens: object = None
 
 
-_decode_block = msgspec.json.Decoder(_ClaudeBlock).decode
-_decode_source = msgspec.json.Decoder(_ImageSource).decode
-_decode_usage = msgspec.json.Decoder(_Usage).decode
+_decode_block = decoder_of(_ClaudeBlock).decode
+_decode_source = decoder_of(_ImageSource).decode
+_decode_usage = decoder_of(_Usage).decode
 
 
 class ToolResults(msgspec.Struct, frozen=True, gc=False):

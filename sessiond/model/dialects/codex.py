@@ -20,6 +20,7 @@ from sessiond.model.dialects.foreign_line import (
     unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
+from sessiond.model.lax import decoder_of
 from sessiond.model.line_facts import GIVEN, LineFacts
 from sessiond.model.record import Record
 from sessiond.model.usage import Usage
@@ -99,16 +100,16 @@ class _UsageRecord(msgspec.Struct, frozen=True, gc=False):
     response_id: object = None
 
 
-_decode_line = msgspec.json.Decoder(_CodexLine).decode
-_decode_item = msgspec.json.Decoder(CodexItem).decode
-_decode_metadata = msgspec.json.Decoder(_ItemMetadata).decode
-_decode_meta = msgspec.json.Decoder(_Meta).decode
-_decode_source = msgspec.json.Decoder(_ThreadSource).decode
-_decode_turn = msgspec.json.Decoder(_Turn).decode
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_tokens = msgspec.json.Decoder(_Tokens).decode
-_decode_info = msgspec.json.Decoder(_TokenInfo).decode
-_decode_usage_record = msgspec.json.Decoder(_UsageRecord).decode
+_decode_line = decoder_of(_CodexLine).decode
+_decode_item = decoder_of(CodexItem).decode
+_decode_metadata = decoder_of(_ItemMetadata).decode
+_decode_meta = decoder_of(_Meta).decode
+_decode_source = decoder_of(_ThreadSource).decode
+_decode_turn = decoder_of(_Turn).decode
+_decode_event = decoder_of(_Event).decode
+_decode_tokens = decoder_of(_Tokens).decode
+_decode_info = decoder_of(_TokenInfo).decode
+_decode_usage_record = decoder_of(_UsageRecord).decode
 
 
 def parse(line: bytes) -> Record:

@@ -20,6 +20,7 @@ from sessiond.model.dialects.foreign_line import (
     text_in,
     type_in,
 )
+from sessiond.model.lax import decoder_of
 
 # Texts in the role of the user that the program adds itself. Newer versions say so in `content_item_kinds`.
 _INJECTED = (
@@ -82,10 +83,10 @@ class _OutputMetadata(msgspec.Struct, frozen=True, gc=False):
     exit_code: object = None
 
 
-_decode_passthrough = msgspec.json.Decoder(_Passthrough).decode
-_decode_part = msgspec.json.Decoder(_ContentPart).decode
-_decode_output = msgspec.json.Decoder(_OldOutput).decode
-_decode_metadata = msgspec.json.Decoder(_OutputMetadata).decode
+_decode_passthrough = decoder_of(_Passthrough).decode
+_decode_part = decoder_of(_ContentPart).decode
+_decode_output = decoder_of(_OldOutput).decode
+_decode_metadata = decoder_of(_OutputMetadata).decode
 
 
 def message_of(item: CodexItem) -> JsonObject | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from sessiond.clock import parse_iso_ms
-from sessiond.model.lax import MAX_MS, MAX_WHOLE, is_too_deep, mend_surrogates
+from sessiond.model.lax import MAX_MS, MAX_WHOLE, decode_any, decoder_of, is_too_deep, mend_surrogates
 from sessiond.model.line_facts import LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import BadLine, Record
@@ -23,9 +23,8 @@ ABSENT = msgspec.Raw()
 _NO_COST = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0}
 _AROUND = b"[" * 16 + b"%b" + b"]" * 16
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
-_decode_items: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
-_decode_any = msgspec.json.Decoder().decode
+_decode_items: Callable[[bytes], list[msgspec.Raw]] = decoder_of(list[msgspec.Raw]).decode
+_decode_text: Callable[[bytes], str] = decoder_of(str).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -115,7 +114,7 @@ def object_in(part: msgspec.Raw) -> msgspec.Raw:
     if data[:1] != b"{" or is_too_deep(_AROUND % data):
         return msgspec.Raw(b"{}")
     try:
-        _decode_any(data)
+        decode_any(data)
     except _UNREADABLE:
         return msgspec.Raw(b"{}")
     # Line breaks between members, in JSON that was a string, would end our line. Within strings JSON has none.

@@ -31,6 +31,7 @@ from sessiond.model.dialects.foreign_line import (
     unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
+from sessiond.model.lax import decoder_of
 from sessiond.model.line_facts import SUMMARY, LineFacts
 from sessiond.model.record import Record
 from sessiond.model.usage import Usage
@@ -124,15 +125,15 @@ class _Part(msgspec.Struct, frozen=True, gc=False):
     blob: msgspec.Raw = msgspec.field(name="inlineData", default=ABSENT)
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode_changes = msgspec.json.Decoder(_Changes).decode
-_decode_thought = msgspec.json.Decoder(_Thought).decode
-_decode_tokens = msgspec.json.Decoder(_TokenCounts).decode
-_decode_call = msgspec.json.Decoder(_ToolUse).decode
-_decode_blob = msgspec.json.Decoder(_Blob).decode
-_decode_response = msgspec.json.Decoder(_Response).decode
-_decode_output = msgspec.json.Decoder(_Output).decode
-_decode_part = msgspec.json.Decoder(_Part).decode
+_decode_line = decoder_of(_Line).decode
+_decode_changes = decoder_of(_Changes).decode
+_decode_thought = decoder_of(_Thought).decode
+_decode_tokens = decoder_of(_TokenCounts).decode
+_decode_call = decoder_of(_ToolUse).decode
+_decode_blob = decoder_of(_Blob).decode
+_decode_response = decoder_of(_Response).decode
+_decode_output = decoder_of(_Output).decode
+_decode_part = decoder_of(_Part).decode
 
 
 def parse(line: bytes) -> Record:

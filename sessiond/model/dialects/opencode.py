@@ -30,6 +30,7 @@ from sessiond.model.dialects.foreign_line import (
     unknown_record,
 )
 from sessiond.model.dialects.generic import foreign_dialect
+from sessiond.model.lax import decoder_of
 from sessiond.model.line_facts import CHOSEN, LineFacts
 from sessiond.model.record import Record
 from sessiond.model.usage import Usage
@@ -114,15 +115,15 @@ class _ToolState(msgspec.Struct, frozen=True, gc=False):
     time: msgspec.Raw = ABSENT
 
 
-_decode_line = msgspec.json.Decoder(_EventLine).decode
-_decode_data = msgspec.json.Decoder(_EventData).decode
-_decode_session = msgspec.json.Decoder(_SessionInfo).decode
-_decode_times = msgspec.json.Decoder(_Times).decode
-_decode_info = msgspec.json.Decoder(_MessageInfo).decode
-_decode_tokens = msgspec.json.Decoder(_SpentTokens).decode
-_decode_cache = msgspec.json.Decoder(_CacheCounts).decode
-_decode_part = msgspec.json.Decoder(_MessagePart).decode
-_decode_state = msgspec.json.Decoder(_ToolState).decode
+_decode_line = decoder_of(_EventLine).decode
+_decode_data = decoder_of(_EventData).decode
+_decode_session = decoder_of(_SessionInfo).decode
+_decode_times = decoder_of(_Times).decode
+_decode_info = decoder_of(_MessageInfo).decode
+_decode_tokens = decoder_of(_SpentTokens).decode
+_decode_cache = decoder_of(_CacheCounts).decode
+_decode_part = decoder_of(_MessagePart).decode
+_decode_state = decoder_of(_ToolState).decode
 
 
 def parse(line: bytes) -> Record:

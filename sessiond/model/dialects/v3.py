@@ -8,7 +8,7 @@ import msgspec
 
 from sessiond.model.dialects.dialect import TranscriptDialect
 from sessiond.model.fold import FOLD_VERSION, fold, ineffective_reason, used_item
-from sessiond.model.lax import mend_surrogates
+from sessiond.model.lax import decoder_of, mend_surrogates
 from sessiond.model.message import text_of
 from sessiond.model.record import decode_block, parse
 
@@ -27,7 +27,7 @@ class _LineHead(msgspec.Struct, frozen=True, gc=False):
     message: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_decode_head = msgspec.json.Decoder(_LineHead).decode
+_decode_head = decoder_of(_LineHead).decode
 
 
 def _text_in(line: bytes) -> str:
