@@ -61,7 +61,10 @@ def _newest(client: Client, args: Args) -> dict[str, Any]:
     wanted = HISTORY_LIMIT.default if args.limit is None else max(args.limit, 1)
     page = _page_before(client, args, args.before, wanted)
     while (left := wanted - len(page["messages"])) > 0 and page.get("hasMore") and page.get("nextCursor"):
-        page = _join_pages(_page_before(client, args, page["nextCursor"], left), page)
+        older = _page_before(client, args, page["nextCursor"], left)
+        if not older["messages"]:
+            break
+        page = _join_pages(older, page)
     return page
 
 

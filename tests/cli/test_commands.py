@@ -371,7 +371,7 @@ def page(*texts: str, **more: Any) -> dict[str, Any]:
 
 def test_history_shows_messages_and_marks_omissions(fake: Any, sessiond: Sessiond) -> None:
     answer_with(fake, sessions_history=page("one\ntwo", hasMore=True, nextCursor="c0", skipped=2, contentRedacted=True))
-    done = sessiond("history", "main", "--tools", "-n", "5", "--before", "c9")
+    done = sessiond("history", "main", "--tools", "-n", "1", "--before", "c9")
     assert done.out == "--:--:-- user      one\n                   two\n"
     assert done.err.splitlines() == [
         "  older ones: sessiond history main --before c0",
@@ -380,7 +380,7 @@ def test_history_shows_messages_and_marks_omissions(fake: Any, sessiond: Session
     ]
     assert fake.asked("sessions_history") == {
         "sessionKey": "main",
-        "limit": 5,
+        "limit": 1,
         "includeTools": True,
         "cursor": "c9",
         "includeRuns": True,

@@ -239,7 +239,7 @@ async def test_a_file_that_cannot_be_opened_at_first_is_read_later(tmp_path: Pat
 
     async def run_sync(function: Callable[..., Any], *args: Any) -> Any:
         nonlocal refusals
-        if refusals and getattr(function, "__qualname__", "").startswith("SessionStore.read"):
+        if refusals and getattr(function, "__qualname__", "").startswith("SessionReader.read"):
             refusals -= 1
             raise OSError(24, "Too many open files")
         return function(*args)
