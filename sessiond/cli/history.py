@@ -12,6 +12,7 @@ from sessiond.cli.terminal.pager import show_paged
 from sessiond.cli.terminal.screen import screen_of
 from sessiond.cli.terminal.times import now_ms
 from sessiond.cli.terminal.transcript import page_lines
+from sessiond.client.errors import RpcError
 from sessiond.errors import pluralize
 from sessiond.ranges import HISTORY_LIMIT
 
@@ -59,13 +60,18 @@ def run(args: Args) -> int | None:
 def _newest(client: Client, args: Args) -> dict[str, Any]:
     """The newest messages as one page, as many as were asked for. The daemon's pages have a limit of their own."""
     wanted = HISTORY_LIMIT.default if args.limit is None else max(args.limit, 1)
-    page = _page_before(client, args, args.before, wanted)
-    while (left := wanted - len(page["messages"])) > 0 and page.get("hasMore") and page.get("nextCursor"):
-        older = _page_before(client, args, page["nextCursor"], left)
-        if not older["messages"]:
+    pages = [_page_before(client, args, args.before, wanted)]
+    left = wanted - len(pages[0]["messages"])
+    while left > 0 and pages[-1].get("hasMore") and pages[-1].get("nextCursor"):
+        try:
+            pages.append(_page_before(client, args, pages[-1]["nextCursor"], left))
+        except RpcError as error:  # the session was emptied meanwhile, or is another one
+            note(f"older ones are not shown: {error}")
             break
-        page = _join_pages(older, page)
-    return page
+        left -= len(pages[-1]["messages"])
+        if not pages[-1]["messages"]:
+            break
+    return _join_pages(pages)
 
 
 def _page_before(client: Client, args: Args, cursor: str | None, wanted: int) -> dict[str, Any]:
@@ -82,16 +88,20 @@ def _page_before(client: Client, args: Args, cursor: str | None, wanted: int) ->
     return page
 
 
-def _join_pages(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
-    """One page of two that follow each other."""
-    page = {**newer, "hasMore": older["hasMore"], "bytes": older["bytes"] + newer["bytes"]}
-    page["skipped"] = older["skipped"] + newer["skipped"]
-    page["contentRedacted"] = older["contentRedacted"] or newer["contentRedacted"]
+def _join_pages(pages: list[dict[str, Any]]) -> dict[str, Any]:
+    """One page of some that follow each other, newest first."""
+    newest, oldest = pages[0], pages[-1]
+    page = {name: value for name, value in newest.items() if name != "nextCursor"}
+    for name in ("hasMore", "nextCursor"):
+        if name in oldest:
+            page[name] = oldest[name]
+    for name in ("bytes", "skipped"):
+        page[name] = sum(one.get(name, 0) for one in pages)
+    page["contentRedacted"] = any(one.get("contentRedacted") for one in pages)
     for name in ("messages", "positions", "runs", "attachments", "markers"):
-        if name in older or name in newer:
-            page[name] = [*older.get(name, []), *newer.get(name, [])]
-    page.pop("nextCursor", None)
-    return page | ({"nextCursor": older["nextCursor"]} if "nextCursor" in older else {})
+        if any(name in one for one in pages):
+            page[name] = [item for one in reversed(pages) for item in one.get(name, [])]
+    return page
 
 
 def _notes(page: dict[str, Any], key: str) -> None:

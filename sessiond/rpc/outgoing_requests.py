@@ -14,6 +14,7 @@ import trio
 from msgspec import Raw
 
 from sessiond.errors import SessiondError, reason_of_reader
+from sessiond.model.lax import decoder_of
 from sessiond.rpc.codecs import CodecName
 from sessiond.rpc.messages import ABSENT, Envelope, MessageError, encode_call, parse
 from sessiond.rpc.salvage import salvage
@@ -148,10 +149,10 @@ class OutgoingRequests:
 def _result_of(answer: Envelope, result_type: Any) -> Any:
     try:
         if answer.error is not ABSENT:
-            error = msgspec.json.decode(answer.error, type=_ErrorMember)
+            error = decoder_of(_ErrorMember).decode(answer.error)
             raise RemoteError(error.code, error.message, error.data)
         if result_type is Raw:
             return answer.result.copy()
-        return msgspec.json.decode(answer.result, type=result_type)
+        return decoder_of(result_type).decode(answer.result)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RemoteError(0, f"The answer is not what was asked for: {reason_of_reader(error)}.") from None

@@ -14,6 +14,7 @@ import trio
 
 from sessiond.errors import reason_of
 from sessiond.model.entry import Entry
+from sessiond.model.lax import decoder_of
 from sessiond.store import dirfd, layout, opening
 from sessiond.store.catalog import Session
 from sessiond.store.store import SessionStore
@@ -41,7 +42,7 @@ class _Row(msgspec.Struct, frozen=True, gc=False):
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
-_decode_row = msgspec.json.Decoder(_Row).decode
+_decode_row: Callable[[bytes], _Row] = decoder_of(_Row).decode
 _encode = msgspec.json.Encoder().encode
 # What decoding hostile JSON raises.
 _UNUSABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)

@@ -46,7 +46,8 @@ class AgentFolders:
             folder = self.open(agent_id)
             fd = opening.open_folder(folder.fd, (layout.ARCHIVE,))
             path = f"{folder.path}/{layout.ARCHIVE}"
-            self.archives[agent_id] = Folder(agent_id, fd, V3, archived=True, path=path, is_prompt=folder.is_prompt)
+            is_prompt = filesystem.is_prompt(path)
+            self.archives[agent_id] = Folder(agent_id, fd, V3, archived=True, path=path, is_prompt=is_prompt)
         return self.archives[agent_id]
 
     def every(self) -> list[Folder]:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,12 +19,13 @@ from msgspec.structs import force_setattr
 from sessiond.errors import reason_of
 from sessiond.model import lax
 from sessiond.model.entry import Entry
+from sessiond.model.lax import decoder_of
 from sessiond.store import dirfd, layout
 from sessiond.store.catalog import Session
 
 _decode_rows = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_entry = msgspec.json.Decoder(Entry).decode
-_decode_entries = msgspec.json.Decoder(dict[str, Entry]).decode
+_decode_entry: Callable[[bytes], Entry] = decoder_of(Entry).decode
+_decode_entries: Callable[[bytes], dict[str, Entry]] = decoder_of(dict[str, Entry]).decode
 _encode = msgspec.json.Encoder().encode
 # Encoding this many entries takes about a millisecond; the saver lets others run between such chunks.
 CHUNK = 250

@@ -25,10 +25,12 @@ _LEAST_BLOCK, _MESSAGE_BYTES = 16 * 1024, 640
 # The beginning of a line is joined to its rest with a copy for each block. A line over more blocks than this is read by
 # the other reader, which collects the pieces and joins them once.
 _MAX_CARRIED = 4
-# What is read at once, on the event loop, at most: two blocks.
+# What is read at once, on the event loop, at most.
 AT_ONCE_BYTES = 256 * 1024
-# With so many lines a page takes one or two milliseconds; 256 KiB may have 90,000.
-_AT_ONCE_LINES = 500
+# With so many lines a page takes one or two milliseconds, with odd times up to three; 256 KiB may have 90,000.
+_AT_ONCE_LINES = 256
+# What follows the first block is short, so that it is not for a few messages that all of its lines are opened.
+_AT_ONCE_LATER = 32 * 1024
 
 
 class NotPlain(Exception):
@@ -46,12 +48,12 @@ def read_plain_page(
 ) -> ShownPage:
     """The page of a file without bad lines. `size` is how much is read at once, for tests. NotPlain.
 
-    With `at_once` it takes two milliseconds at most, or raises NotPlain; for what is `asked.is_short`.
+    With `at_once` it takes a few milliseconds at most, or raises NotPlain; for what is `asked.is_short`.
     """
     others = _OtherRecords(asked.noted, record_limit, dialect, pread)
     found = _FoundMessages(asked, others, pread, at_once)
     first = max(_LEAST_BLOCK, min(_BLOCK, asked.limit * _MESSAGE_BYTES))
-    sizes = (size or first, size or _BLOCK)
+    sizes = (size or first, size or (_AT_ONCE_LATER if at_once else _BLOCK))
     most_lines = _AT_ONCE_LINES if at_once else None
     for position, data, envelopes in _blocks_backwards(pread, asked.end, dialect, sizes, most_lines):
         if asked.noted is not None and len(data) > record_limit:

@@ -94,8 +94,8 @@ def test_pages_that_follow_each_other_are_one() -> None:
     newer = page(2, markers=["m"], queued=["q"])
     both = {"messages": [1, 2], "positions": [1, 2], "hasMore": True, "bytes": 4, "skipped": 2, "contentRedacted": True}
     others = {"cursor": "end 2", "nextCursor": "start 1", "runs": ["r"], "markers": ["m"], "queued": ["q"]}
-    assert _join_pages(older, newer) == both | others
+    assert _join_pages([newer, older]) == both | others
     del older["nextCursor"]
     first = {**both, **others, "hasMore": False}
     del first["nextCursor"]
-    assert _join_pages({**older, "hasMore": False}, newer) == first
+    assert _join_pages([newer, {**older, "hasMore": False}]) == first

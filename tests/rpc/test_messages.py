@@ -1,4 +1,5 @@
 import json
+import time
 from contextlib import suppress
 
 import msgspec
@@ -227,3 +228,11 @@ def test_answers_and_requests_are_told_apart():
         b"null",
         True,
     )
+
+
+def test_an_id_that_is_named_again_and_again_is_read_once():
+    number = b'"id":1.7976931348623157e308'
+    message = b'{"jsonrpc":"2.0","method":"ping",%b}' % b",".join([number] * 20_000)
+    began = time.thread_time()
+    assert parse(message, 100).id == 1.7976931348623157e308
+    assert time.thread_time() - began < 0.1  # reading all of them takes 0.2 s and more

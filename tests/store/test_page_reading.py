@@ -269,7 +269,7 @@ def newest(content: bytes, limit: int, **others: object) -> PageRequest:
     return PageRequest(end=len(content), end_seq=5000, limit=limit, max_bytes=1 << 20, **others)  # type: ignore[arg-type]
 
 
-def test_a_page_of_two_blocks_is_read_at_once():
+def test_a_page_of_several_blocks_is_read_at_once():
     content = b"".join(message(number, padding=900) + b"\n" for number in range(2000))
     asked = newest(content, 200)
     with file_with_content(content) as fd:
@@ -279,8 +279,8 @@ def test_a_page_of_two_blocks_is_read_at_once():
     assert numbers(page) == list(range(1800, 2000))
 
 
-def test_no_more_than_500_lines_are_read_at_once():
-    for count, is_read in ((500, True), (501, False)):
+def test_no_more_than_256_lines_are_read_at_once():
+    for count, is_read in ((256, True), (257, False)):
         content = b'{"type":"message","message":{}}\n' * count
         assert (read_at_once(content, newest(content, 1000)) is not None) == is_read, count
 
