@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from sessiond.errors import InvalidParams, InvalidRequest, ParseError
+from sessiond.errors import InvalidParams, InvalidRequest, LimitExceeded, ParseError
 from sessiond.model.lax import decode_any, decoder_of
 from sessiond.rpc.bounds import ParamsDecoder
 from sessiond.rpc.messages import ABSENT, RequestId
@@ -35,6 +35,9 @@ def decode_params(decoder: ParamsDecoder, params: Raw) -> Any:
         raise ParseError(f"The params are not JSON: {error}.") from None
 
 
+_SHORT_BYTES = 1024
+# It names a run and a token. It is decoded on the event loop, before anything is known of the method.
+MAX_META_BYTES = 64 * 1024
 _decode_meta = decoder_of(dict[str, Any]).decode
 
 
@@ -45,6 +48,12 @@ def take_meta(params: Raw) -> tuple[Raw, dict[str, Any] | None]:
         meta = members.pop("_meta", None)
         if meta is None:
             return params, None
+        if len(meta) > MAX_META_BYTES:
+            raise LimitExceeded(
+                f"`$._meta` is {len(meta)} bytes long, the limit is {MAX_META_BYTES}.",
+                limit="$._meta",
+                value=MAX_META_BYTES,
+            )
         return Raw(msgspec.json.encode(members)), _decode_meta(meta)
     except msgspec.ValidationError:
         raise InvalidParams("`$._meta` is an object.", field="$._meta") from None
@@ -71,7 +80,8 @@ def _as_object(params: Raw) -> bytes | Raw:
     match memoryview(params)[0]:
         case 0x7B:  # {
             return params
-        case 0x5B if not decode_any(params):  # [
+        # A long array is not empty; decoding all of it takes a second of the event loop.
+        case 0x5B if len(params) <= _SHORT_BYTES and not decode_any(params):  # [
             return _NO_PARAMS
         case 0x5B:
             raise InvalidParams("Params go by name: send an object.", field="$")
