@@ -7,12 +7,14 @@ fields of a wrong type are ignored. Knows JSON. Knows no records.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from math import isinf
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+
+from sessiond.model.decoding_cost import MAX_NESTING, find_excess
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
@@ -21,17 +23,11 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 MAX_WHOLE = 2**53
 # The end of the year 9999, where ISO timestamps end too.
 MAX_MS = 253_402_300_800_000
-# Far more than any message needs, and below the recursion limits of decoders, so that these decide nothing.
-MAX_NESTING = 128
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_WHOLE)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, lt=MAX_MS)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_WHOLE)]
 
-_NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
-# Processed per call: during a call in C no other thread runs, not even the event loop.
-_PIECE_BYTES = 256 * 1024
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 # A surrogate pair, a lone surrogate (the group), or any other escape, each from its own backslash on.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
@@ -71,8 +67,8 @@ def mend_surrogates(data: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The JSON value in `data`, None where it is no JSON or is nested too deeply."""
-    if is_too_deep(data):
+    """The JSON value in `data`, None where it is no JSON or exceeds the limits of `find_excess`."""
+    if find_excess(data) is not None:
         return None
     try:
         return decode_any(data)
@@ -85,35 +81,6 @@ def decode_dict(data: bytes | None) -> dict[str, Any]:
     """The JSON object in `data`, an empty one where there is none."""
     decoded = decode(data) if data else None
     return decoded if type(decoded) is dict else {}
-
-
-def is_too_deep(line: bytes) -> bool:
-    """Whether objects and arrays are nested beyond the limit. May be True for text that is no JSON."""
-    # Each level needs two brackets.
-    if len(line) <= 2 * MAX_NESTING or len(line.translate(None, _NO_BRACKET)) <= 2 * MAX_NESTING:
-        return False
-    brackets = b"".join(_outside_strings(line)).translate(_ONE_KIND)
-    for _ in range(MAX_NESTING):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"")  # the innermost level
-    return bool(brackets)
-
-
-def _outside_strings(line: bytes) -> Iterator[bytes]:
-    """The brackets of a line outside of strings, in pieces. A regular expression would take four times as long."""
-    start, in_string = 0, False
-    while start < len(line):
-        piece = line[start : start + _PIECE_BYTES]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            piece += line[start + _PIECE_BYTES : start + _PIECE_BYTES + 1]  # the byte that the last backslash escapes
-        start += len(piece)
-        if b"\\" in piece:
-            # Escaped backslashes go first, or the second of `\\\\"` would be taken for the escape of the quote.
-            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-        stretches = piece.split(b'"')
-        yield b"".join(stretches[in_string::2]).translate(None, _NO_BRACKET)
-        in_string ^= len(stretches) % 2 == 0
 
 
 def convert_fitting(value: object, kind: type[_S]) -> _S | None:

@@ -12,7 +12,8 @@ import msgspec
 
 from sessiond.clock import are_iso_ms, iso_ms, parse_iso_ms
 from sessiond.model import lax
-from sessiond.model.lax import MAX_MS, decode_any, is_too_deep, mend_surrogates, whole_ms
+from sessiond.model.decoding_cost import find_excess
+from sessiond.model.lax import MAX_MS, decode_any, mend_surrogates, whole_ms
 from sessiond.model.line_facts import LineFacts
 
 ENTRY = "sessiond/entry"
@@ -134,9 +135,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def parse(line: bytes) -> Record:
-    """The record in `line` (without newline). Raises BadLine where it is no JSON object, or nested too deeply."""
-    if is_too_deep(line):
-        raise BadLine("nested too deeply")
+    """The record in `line` (without newline). BadLine where it is no JSON object, or `find_excess` refuses it."""
+    if (excess := find_excess(line)) is not None:
+        raise BadLine(excess.reason)
     # Decoded as a whole, although little of it is used, so that later readers meet no number out of range and no lone
     # surrogate. It takes a microsecond, less than any search for them in the bytes.
     text = line

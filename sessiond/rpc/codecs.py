@@ -13,11 +13,10 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
 
-from sessiond.errors import InvalidRequest, ParseError, no_memory, reason_of_reader
+from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, no_memory, reason_of_reader
+from sessiond.model.decoding_cost import MAX_VALUES, find_long_excess
 from sessiond.model.lax import decode_any
-from sessiond.rpc.limits import MAX_VALUES
 from sessiond.rpc.pace import Pace
-from sessiond.rpc.value_count import check_value_count
 from sessiond.tasks import run_in_thread
 
 CodecName = Literal["json", "cbor"]
@@ -54,7 +53,10 @@ class JsonCodec:
     slow_answer_bytes: float = 256 * 1024
 
     def to_json(self, frame: bytes) -> bytes:
-        check_value_count(frame)
+        if (excess := find_long_excess(frame)) is not None:
+            raise LimitExceeded(
+                f"A message has at most {excess.most} {excess.what}.", limit=excess.limit, value=excess.most
+            )
         return frame
 
     def from_json(self, text: bytes) -> bytes:

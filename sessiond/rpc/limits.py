@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The cost of a message is the number of its values, not its bytes: 16 MiB can hold eight million numbers, and decoding
-# them would block the event loop for seconds. A page of a thousand messages has a tenth of this limit.
-MAX_VALUES = 262_144
-# Lower for CBOR, because its items are scanned in Python.
+# Fewer than `decoding_cost.MAX_VALUES`, because they are scanned in Python.
 MAX_CBOR_ITEMS = 65_536
 
 # From this size on a message is parsed in a worker thread, and takes a share of the budget.

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sessiond.errors import LimitExceeded
+from sessiond.model.decoding_cost import find_long_excess
 from sessiond.model.lax import decode_any
 from sessiond.runtimes.runtime import ToolPhase
 
@@ -196,11 +197,13 @@ class LinesOutput:
 
 
 def decode_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in `line`; None if it is not one, or so deeply nested that a record with it could not be encoded.
+    """The JSON object in `line`; None if it is not one, or is too deep or has too many values for a record.
 
     A record nests the message some levels deeper. So a line with many brackets is decoded inside a hundred more, to
     leave a margin below the recursion limits of the encoder and of later readers.
     """
+    if find_long_excess(line) is not None:
+        return None
     depth = _SPARE_DEPTH if line.count(b"[") + line.count(b"{") > _SPARE_DEPTH else 0
     try:
         item = decode_any(b"[" * depth + line + b"]" * depth)

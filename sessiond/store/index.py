@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr
 
 from sessiond.errors import reason_of
 from sessiond.model import lax
+from sessiond.model.decoding_cost import find_excess, is_too_deep
 from sessiond.model.entry import Entry
 from sessiond.model.lax import decoder_of
 from sessiond.store import dirfd, layout
@@ -122,7 +123,7 @@ def _load_own(index: Index, data: bytes) -> bool:
 
 def _is_too_deep(entry: Entry) -> bool:
     nested = (entry.delivery_context, entry.spawn and entry.spawn.attachments)
-    return any(value is not None and lax.is_too_deep(_encode(value)) for value in nested)
+    return any(value is not None and is_too_deep(_encode(value)) for value in nested)
 
 
 def _share_values(entry: Entry, shared: dict[str, str]) -> None:
@@ -172,7 +173,7 @@ def _add_row(index: Index, key: str, raw: bytes) -> None:
 
 
 def _entry(raw: bytes) -> Entry | None:
-    if lax.is_too_deep(raw):
+    if find_excess(raw) is not None:
         return None
     try:
         entry = _decode_entry(raw)

@@ -10,7 +10,7 @@ import msgspec
 from sessiond.clock import Ids
 from sessiond.errors import InvalidParams, LimitExceeded
 from sessiond.model import record as records
-from sessiond.model.lax import is_too_deep
+from sessiond.model.decoding_cost import find_excess
 from sessiond.model.record import BadLine, RecordDraft
 
 
@@ -72,8 +72,8 @@ def _check(part: Part, draft: RecordDraft) -> None:
     """Raise BadLine for a record that readers would refuse. What was encoded here is JSON, but may be too deep."""
     if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
         records.parse(draft.line(None)[:-1])
-    elif is_too_deep(draft.head + draft.tail):
-        raise BadLine("nested too deeply")
+    elif (excess := find_excess(draft.head + draft.tail)) is not None:
+        raise BadLine(excess.reason)
 
 
 def lines_of(drafts: Sequence[RecordDraft], record_limit: int, parent_id: str | None) -> list[bytes]:

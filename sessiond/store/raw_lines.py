@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from sessiond.model import lax
+from sessiond.model.decoding_cost import find_excess
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.dialects.generic import foreign_dialect
 from sessiond.model.lax import decode_any
@@ -44,8 +45,8 @@ class RawPage(msgspec.Struct, frozen=True):
 
 def parse_any(line: bytes) -> Record:
     """The record of any JSON object, with lone surrogates replaced so that every decoder accepts it. Raises BadLine."""
-    if lax.is_too_deep(line):
-        raise BadLine("nested too deeply")
+    if (excess := find_excess(line)) is not None:
+        raise BadLine(excess.reason)
     for text in (line, lax.mend_surrogates(line)):
         try:
             if type(decode_any(text)) is dict:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from sessiond.model import (
+    decoding_cost,
     entry,
     fold,
     foreign_fold,
@@ -39,11 +40,11 @@ from sessiond.store import folding, tail
 
 # (version, hash). The hash differs? Then the fold was changed. Where the same lines may now give another entry, raise
 # FOLD_VERSION in sessiond/model/fold.py; where they cannot (a comment, a name), leave it. Then put the new hash here.
-PINNED = (19, "ed49495fa1d024f1db591254")
+PINNED = (20, "79b1c37b1734bbe711f91263")
 # As above, of the sessions of other programs: FOREIGN_FOLD_VERSION in sessiond/model/foreign_fold.py.
-PINNED_FOREIGN = (1000017, "1e7a3969c09f6b8ffa101266")
+PINNED_FOREIGN = (1000018, "601886b383e973189f7ee07c")
 # What replicas have besides: REPLICA_FOLD_VERSION in sessiond/model/replica_fold.py, which rises with FOLD_VERSION too.
-PINNED_REPLICA = (2001019, "ded76b62f865fcbb7efe9473")
+PINNED_REPLICA = (2001020, "ded76b62f865fcbb7efe9473")
 
 
 def source_of_the_fold() -> str:
@@ -55,6 +56,7 @@ def source_of_the_fold() -> str:
         patching,
         entry,
         lax,
+        decoding_cost,
         usage,
         usage_rows,
         record.parse,
@@ -70,7 +72,7 @@ def source_of_the_foreign_fold() -> str:
     """The same for the transcripts of other programs."""
     dialects = (claude, claude_content, codex, codex_items, foreign_line, gemini, generic, opencode, pi)
     lines = (event_files._line_of, event_files._ROWS, unpacking._split_document, unpacking._line_of)
-    facts = (line_facts, message_list, record.Record, source_facts, title, usage, usage_rows, lax)
+    facts = (decoding_cost, line_facts, message_list, record.Record, source_facts, title, usage, usage_rows, lax)
     return _hash(foreign_fold, entry, *facts, *dialects, *lines, reading.begin_again)
 
 

@@ -14,9 +14,9 @@ from support.opencode_database import lines_of_session, make_database
 from support.sampling import spread
 from support.source_files import GOLDEN
 
+from sessiond.model.decoding_cost import is_too_deep
 from sessiond.model.dialects import DIALECTS
 from sessiond.model.foreign_fold import begin_foreign
-from sessiond.model.lax import is_too_deep
 from sessiond.model.record import BadLine, Record
 from sessiond.model.source_facts import SourceFacts
 

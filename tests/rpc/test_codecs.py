@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.rows import check_each
 
 from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, SessiondError
+from sessiond.model.decoding_cost import MAX_VALUES
 from sessiond.rpc.codecs import CBOR, JSON, cbor_head
-from sessiond.rpc.limits import MAX_VALUES
 
 PLAIN = st.recursive(
     st.none()

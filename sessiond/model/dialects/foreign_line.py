@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from sessiond.clock import parse_iso_ms
-from sessiond.model.lax import MAX_MS, MAX_WHOLE, decode_any, decoder_of, is_too_deep, mend_surrogates
+from sessiond.model.decoding_cost import find_excess, find_long_excess
+from sessiond.model.lax import MAX_MS, MAX_WHOLE, decode_any, decoder_of, mend_surrogates
 from sessiond.model.line_facts import LineFacts
 from sessiond.model.message import UNKNOWN_MODEL
 from sessiond.model.record import BadLine, Record
@@ -29,12 +30,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 def open_line(decode: Callable[[bytes], _T], line: bytes) -> _T:
-    """The fields that `decode` knows of a line. Raises BadLine where the line is no JSON object."""
+    """The fields that `decode` knows of a line. Raises BadLine where it is no JSON object, or has too many values."""
     return open_mended(decode, line)[0]
 
 
 def open_mended(decode: Callable[[bytes], _T], line: bytes) -> tuple[_T, bytes]:
     """As `open_line`, with the line as it can be decoded further: without lone surrogates."""
+    if (excess := find_long_excess(line)) is not None:
+        raise BadLine(excess.reason)
     try:
         return decode(line), line
     except msgspec.ValidationError:
@@ -111,7 +114,7 @@ def object_in(part: msgspec.Raw) -> msgspec.Raw:
     """
     data = bytes(part)
     # Our message and its frames go around it, and may not be nested too deeply either.
-    if data[:1] != b"{" or is_too_deep(_AROUND % data):
+    if data[:1] != b"{" or find_excess(_AROUND % data) is not None:
         return msgspec.Raw(b"{}")
     try:
         decode_any(data)

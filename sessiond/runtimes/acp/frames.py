@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from sessiond.model import lax
+from sessiond.model.decoding_cost import MAX_NESTING, is_too_deep
 from sessiond.runtimes.output import decode_object
 from sessiond.runtimes.presets.fields import text
 
@@ -19,7 +20,7 @@ AUTH_REQUIRED, METHOD_NOT_FOUND, INTERNAL_ERROR = -32000, -32601, -32603
 # How much of a line that is no frame is kept for an error.
 _SAMPLE_BYTES = 200
 # What is nested deeper is left out: a record, which may nest it some levels deeper, could not be stored.
-_MAX_LEVELS = lax.MAX_NESTING - 28
+_MAX_LEVELS = MAX_NESTING - 28
 _TOO_DEEP = "(left out: nested too deeply)"
 
 
@@ -96,7 +97,7 @@ def parse_frame(line: bytes) -> AgentFrame | None:
         item = decode_object(mended) if mended != line else None
     if item is None:
         return None
-    if lax.is_too_deep(line):
+    if is_too_deep(line):
         item = {name: _prune(value, _MAX_LEVELS) for name, value in item.items()}
     method, params = item.get("method"), item.get("params")
     if isinstance(method, str):

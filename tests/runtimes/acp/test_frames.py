@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.model import lax
+from sessiond.model.decoding_cost import is_too_deep
 from sessiond.runtimes.acp import frames
 from sessiond.runtimes.acp.frames import AgentNotification, AgentRequest, AgentResponse, FrameTooLong, LineSplitter
 
@@ -60,7 +60,7 @@ def test_what_is_nested_too_deeply_to_be_stored_is_left_out() -> None:
     for levels in (90, 200, 800):
         frame = frames.parse_frame(b'{"id": 1, "method": "m", "params": {"u": %s1%s}}' % (b"[" * levels, b"]" * levels))
         assert isinstance(frame, AgentRequest)
-        assert lax.is_too_deep(msgspec.json.encode({"a": [{"b": [frame.params]}]})) is False
+        assert is_too_deep(msgspec.json.encode({"a": [{"b": [frame.params]}]})) is False
         assert (b"(left out" in msgspec.json.encode(frame.params)) == (levels > 100)
 
 
