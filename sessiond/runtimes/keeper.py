@@ -5,8 +5,8 @@ their parent or process group are reparented to it: when it has no children, not
 other end of `control` is closed, the daemon is gone and everything is killed at once.
 
 The daemon sends a length and a JSON object (argv, env, cwd, numbers, grace_s), and later `T` to terminate the program.
-The keeper answers with lines of JSON: `started` or `error`, then `exited`. The end of its stream says that nothing is
-left.
+The keeper answers with lines of JSON: `starting`, `started` or `error`, then `exited`. The end of its stream says that
+nothing is left.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def keep(control: socket.socket, fds: list[int]) -> None:
         os.close(fd)
     for fd, number in zip(moved[3:], command["numbers"], strict=True):
         os.dup2(fd, number)
+    # The program may kill this process before that can say `started`.
+    _send(control, starting=True)
     try:
         program = _start(command, moved)
     except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -114,12 +114,13 @@ class ForkServer:
             kept.pop_all()
         try:
             await program.send_command(_encode(command, grace_s))
+            starting = await program.receive()
             message = await program.receive()
         except BaseException:
             await program.aclose()
             raise
-        if message is not None and "started" in message:
-            return program
+        if starting is not None and (message is None or "started" in message):
+            return program  # without a message its keeper was killed, most likely by the program
         await program.aclose()
         if message is None:
             raise CannotStart(f"command cannot be started: {command.argv[0]} (no process could be made for it)")

@@ -110,6 +110,13 @@ async def test_a_program_that_kills_its_keeper_is_killed_with_the_processes_that
     await until(lambda: not is_alive(read_pid(workspace / "left")))
 
 
+async def test_a_program_that_kills_its_keeper_at_once_counts_as_started_and_killed(workspace: Path) -> None:
+    with trio.fail_after(PATIENCE_S):
+        # Some of them are faster than the keeper says that it has started them.
+        for _ in range(20):
+            assert await run_script("kill -KILL $PPID; exec sleep 600", workspace) == -signal.SIGKILL
+
+
 async def test_a_fork_server_that_was_killed_is_started_again(workspace: Path) -> None:
     await run_script("ps -o ppid= $PPID >server", workspace)
     server = int((workspace / "server").read_text())
