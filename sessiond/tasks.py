@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ T = TypeVar("T")
 # `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
 _PAUSE_S = 0.0003
+# What Python code does with so many bytes of JSON, whatever they hold, takes tens of milliseconds.
+LONG_BYTES = 256 * 1024
 # A new transcript takes 1 ms on a quiet disk, and some 50 on one that turns and has much to do.
 STUCK_S = 0.1
 
@@ -41,6 +43,19 @@ async def run_in_thread(
         if "can't start new thread" not in str(error):
             raise
         raise NoThread from None
+
+
+async def run_off_loop(size: int, function: Callable[..., T], *args: object, run_sync: RunSync = run_in_thread) -> T:
+    """The result of `function`, which works on so many bytes and never raises OSError.
+
+    It runs in a worker thread where they are many, so that the event loop has its turns meanwhile; at once where they
+    are few, or no thread is left.
+    """
+    if size > LONG_BYTES:
+        with suppress(OSError):
+            result: T = await run_sync(function, *args)
+            return result
+    return function(*args)
 
 
 def own_threads(most: int) -> Callable[..., Awaitable[Any]]:

@@ -12,7 +12,8 @@ import trio
 import trio.testing
 from support.patience import PATIENCE_S
 
-from sessiond.tasks import STUCK_S, DiskThreads, detached_nursery
+from sessiond.errors import NoThread
+from sessiond.tasks import LONG_BYTES, STUCK_S, DiskThreads, detached_nursery, run_off_loop
 
 
 async def test_cancelling_ends_the_block_and_waits_for_its_tasks() -> None:
@@ -138,3 +139,13 @@ async def test_an_error_of_a_call_gives_its_place_back() -> None:
         for _ in range(2 * (MOST + MOST_STUCK)):
             with pytest.raises(ZeroDivisionError):
                 await calls.threads(divmod, 1, 0)
+
+
+async def test_long_work_runs_in_a_thread_and_short_work_or_without_a_thread_at_once() -> None:
+    async def refuse(*_: object) -> None:
+        raise NoThread
+
+    here = threading.get_ident()
+    assert await run_off_loop(LONG_BYTES, threading.get_ident) == here
+    assert await run_off_loop(LONG_BYTES + 1, threading.get_ident) != here
+    assert await run_off_loop(LONG_BYTES + 1, threading.get_ident, run_sync=refuse) == here

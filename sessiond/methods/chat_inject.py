@@ -15,7 +15,7 @@ from sessiond.methods.params import Params, Result, SessionName, says
 from sessiond.methods.services import Context
 from sessiond.model.record import RecordDraft
 from sessiond.rpc.method import Later, LongWork, Method
-from sessiond.runtimes.message_check import check_message
+from sessiond.runtimes.message_check import check_message, redact_message
 from sessiond.sessions.lifecycle import current_session
 from sessiond.store.catalog import Session
 from sessiond.store.committer import AppendPlace
@@ -83,7 +83,8 @@ def _check_for(ctx: Context, session: Session) -> Check:
     provenance = services.provenance.signature(source, METHOD.name) if source is not None else None
 
     def check(raw: msgspec.Raw, place: int) -> Message:
-        return Message(check_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance))
+        checked = check_message(raw, f"$.messages[{place}]", from_owner=from_owner, provenance=provenance)
+        return Message(redact_message(checked))
 
     return check
 

@@ -42,7 +42,7 @@ _DIGITS = Excess("digits", MAX_DIGITS, "digits in a number", f"a number of more 
 
 def find_excess(text: bytes) -> Excess | None:
     """The limit that the text exceeds, in nesting, values or digits; None for one that may be decoded."""
-    return _NESTING if is_too_deep(text) else find_long_excess(text)
+    return find_long_excess(text) or (_NESTING if is_too_deep(text) else None)
 
 
 def find_long_excess(text: bytes) -> Excess | None:

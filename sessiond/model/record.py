@@ -288,7 +288,7 @@ def message_draft(record_id: str, now_ms: int, message: msgspec.Raw | dict[str, 
     return RecordDraft(record_id, b'{"type":"message","id":%b,"parentId":' % _encode(record_id), after)
 
 
-def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any]) -> RecordDraft:
+def custom_draft(record_id: str, now_ms: int, custom_type: str, data: dict[str, Any] | msgspec.Raw) -> RecordDraft:
     """A draft of a `custom` record."""
     head = {"type": "custom", "customType": custom_type, "data": data, "id": record_id}
     return RecordDraft(

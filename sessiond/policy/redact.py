@@ -27,7 +27,6 @@ __all__ = [
     "mask_value",
     "redact_arguments",
     "redact_spawn_calls",
-    "redact_spawn_data",
     "redact_spawn_raw",
 ]
 
@@ -46,28 +45,19 @@ _SPAWN = "sessions_spawn"
 _NAMED_ELSEWHERE = ("tool", "toolName", "tool_name")
 
 
-def redact_spawn_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """`message` without the attachment contents of its `sessions_spawn` calls; `message` itself if it has none.
+def redact_spawn_calls(value: Any) -> Any:
+    """A message, or other output of an agent, without the attachment contents of its `sessions_spawn` calls.
+
+    `value` itself if it has none.
 
     A call is any object, at any depth, with the tool's name and its arguments (an object or a JSON string): `toolCall`,
     `toolUse`, `tool_use`, `functionCall`, the nested forms of Gemini and OpenAI, and calls made through another tool.
     """
-    redacted = _redact_calls(message, 0)
-    assert isinstance(redacted, dict)
-    return redacted
-
-
-def redact_spawn_data(data: Any) -> Any:
-    """Like `redact_spawn_calls`, for any other value that is recorded or shown of a run; `data` itself if unchanged."""
-    if isinstance(data, msgspec.Raw):
-        raw = bytes(data)
-        changed = redact_spawn_raw(raw)
-        return data if changed is raw else msgspec.Raw(changed)
-    return _redact_calls(data, 0)
+    return _redact_calls(value, 0)
 
 
 def redact_spawn_raw(raw: bytes) -> bytes:
-    """Like `redact_spawn_calls`, for a message or a record as JSON bytes; `raw` itself if unchanged."""
+    """As `redact_spawn_calls`, for JSON bytes; `raw` itself if it has none."""
     if b"spawn" not in raw.lower() and b"\\u" not in raw:
         return raw
     try:
@@ -75,7 +65,7 @@ def redact_spawn_raw(raw: bytes) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Not JSON, so no reader of the transcript will take it for a message.
         return raw
-    redacted = _redact_calls(message, 0)
+    redacted = redact_spawn_calls(message)
     return raw if redacted is message else msgspec.json.encode(redacted)
 
 

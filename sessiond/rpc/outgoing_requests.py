@@ -19,6 +19,7 @@ from sessiond.rpc.codecs import CodecName
 from sessiond.rpc.messages import ABSENT, Envelope, MessageError, encode_call, parse
 from sessiond.rpc.salvage import salvage
 from sessiond.rpc.sending import PeerGone
+from sessiond.tasks import run_off_loop
 
 
 class PeerNotReached(PeerGone):
@@ -98,7 +99,9 @@ class OutgoingRequests:
             raise PeerNotReached("The connection closed before the request was read.")
         if awaited.answer is None:
             raise PeerGone("The connection closed before the answer came.")
-        return _result_of(awaited.answer, result_type)
+        answer = awaited.answer
+        size = len(memoryview(answer.result if answer.error is ABSENT else answer.error))
+        return await run_off_loop(size, _result_of, answer, result_type)
 
     @property
     def has_waiting(self) -> bool:

@@ -15,6 +15,8 @@ from sessiond.store.store import Custom, Message, Part
 
 # How much is kept of what was printed since the last message: a few screens full.
 _MAX_PRINTED_CHARS = 4096
+# Pi's usage takes a hundredth of it. It is in every answer about the run.
+_MAX_USAGE_BYTES = 16 * 1024
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +51,16 @@ def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
         reply=(said.text if written else reply or "") if outcome.error is None else reply,
         error=outcome.error,
         reply_id=said.reply_id if written else None,
-        usage=outcome.usage,
+        usage=_usage_within_bounds(outcome.usage),
         model=outcome.model,
         notes=outcome.notes,
         counted=said.usage,
         stop_reason=outcome.stop_reason,
     )
+
+
+def _usage_within_bounds(usage: dict[str, Any] | None) -> dict[str, Any] | None:
+    return usage if usage is not None and len(msgspec.json.encode(usage)) <= _MAX_USAGE_BYTES else None
 
 
 def end_of(run: Run) -> RunEnd:

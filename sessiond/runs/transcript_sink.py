@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sessiond.clock import Clock
 from sessiond.events.bus import EventBus
+from sessiond.events.omission import omit_content
 from sessiond.model.event import LiveEvent
 from sessiond.model.lax import decode_any
 from sessiond.model.message import complete_message, text_of
 from sessiond.model.question import QuestionAnswer, QuestionDraft
-from sessiond.model.record import ENTRY
+from sessiond.model.record import ENTRY, RecordDraft
 from sessiond.model.row import native_id_of
-from sessiond.policy.redact import redact_spawn_data
+from sessiond.policy.redact import redact_spawn_raw
 from sessiond.runs.asking import RunQuestions
 from sessiond.runs.run import Run
 from sessiond.runs.text_so_far import KEY_BEGINS, KEY_ENDS, KEY_LINE_CHARS
 from sessiond.runtimes.message_check import redact_message
 from sessiond.runtimes.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
+from sessiond.tasks import LONG_BYTES, run_off_loop
 
 # How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
@@ -33,14 +36,34 @@ class ReplySoFar(msgspec.Struct, frozen=True):
     text: str | None = None
     usage: bool = False
 
-    def with_message(self, message: dict[str, Any] | msgspec.Raw, record_id: str) -> ReplySoFar:
-        """The state after one more message."""
-        fields = decode_any(message) if isinstance(message, msgspec.Raw) else message
-        if not isinstance(fields, dict) or fields.get("role") != "assistant":
+    def with_message(self, said: _Said | None, record_id: str) -> ReplySoFar:
+        """The state after one more message, which `said` this, None where it is no message of the assistant."""
+        if said is None:
             return self
-        text = text_of(fields)
-        usage = self.usage or isinstance(fields.get("usage"), dict)
-        return ReplySoFar(record_id, text, usage) if text.strip() else ReplySoFar(self.reply_id, self.text, usage)
+        usage = self.usage or said.has_usage
+        if said.text.strip():
+            return ReplySoFar(record_id, said.text, usage)
+        return ReplySoFar(self.reply_id, self.text, usage)
+
+
+class _Said(NamedTuple):
+    text: str
+    has_usage: bool
+
+
+def _read_reply(message: dict[str, Any] | msgspec.Raw) -> _Said | None:
+    fields = decode_any(message) if isinstance(message, msgspec.Raw) else message
+    if not isinstance(fields, dict) or fields.get("role") != "assistant":
+        return None
+    return _Said(text_of(fields), isinstance(fields.get("usage"), dict))
+
+
+def _encode(value: Any) -> msgspec.Raw | None:
+    """The value as JSON, None where it has none: the store will refuse it."""
+    try:
+        return value if isinstance(value, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(value))
+    except (ValueError, OverflowError, TypeError, RecursionError):
+        return None
 
 
 class TranscriptSink:
@@ -58,16 +81,28 @@ class TranscriptSink:
         # A raw message is a transcript line that the program wrote itself and is stored as it is; one built from a
         # program's output is completed first.
         whole = message if isinstance(message, msgspec.Raw) else complete_message(message, self._clock.wall_ms())
-        body = redact_message(whole)
-        parts: list[Message | Custom] = [Message(body)]
+        before: list[Message | Custom] = []
         native = self._run.session.entry.native_session_id
         if self._native_session_id is not None and self._native_session_id != native:
-            parts.insert(0, Custom(ENTRY, {"nativeSessionId": self._native_session_id}))
-        written = await self._store.append(self._run.session, parts)
-        self.reply_so_far = self.reply_so_far.with_message(message, written[-1].id)
+            before.append(Custom(ENTRY, {"nativeSessionId": self._native_session_id}))
+        raw = _encode(whole)
+
+        def prepare() -> tuple[list[RecordDraft], _Said | None]:
+            body = Message(redact_message(raw) if raw is not None else whole)
+            return self._store.make_drafts([*before, body]), _read_reply(message)
+
+        drafts, said = await run_off_loop(len(raw or b""), prepare, run_sync=self._store.run_sync)
+        written = await self._store.append_drafts(self._run.session, drafts)
+        self.reply_so_far = self.reply_so_far.with_message(said, written[-1].id)
 
     async def custom(self, custom_type: str, data: Any) -> None:
-        await self._store.append(self._run.session, [Custom(custom_type, redact_spawn_data(data))])
+        raw = _encode(data)
+
+        def prepare() -> list[RecordDraft]:
+            return self._store.make_drafts([Custom(custom_type, redact_message(raw) if raw is not None else data)])
+
+        drafts = await run_off_loop(len(raw or b""), prepare, run_sync=self._store.run_sync)
+        await self._store.append_drafts(self._run.session, drafts)
 
     def delta(self, text: str) -> None:
         self._publish_live(
@@ -82,9 +117,17 @@ class TranscriptSink:
         self._thought_tail = _tail_of(self._thought_tail + text)
 
     def tool(self, phase: ToolPhase, tool_call_id: str, name: str, **extra: Any) -> None:
+        if not self._bus.has_reader(self._run.key):
+            return
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
+        raw = msgspec.json.encode(fields)
+        event = LiveEvent(self._run.key, "session.tool", fields, previous_text="", size=len(raw))
+        if len(raw) > LONG_BYTES:
+            self._bus.publish(omit_content(event))
+            return
         # Attachments in a sessions_spawn call are for the child, not for subscribers.
-        self._publish_live("session.tool", redact_spawn_data(fields))
+        redacted = redact_spawn_raw(raw)
+        self._bus.publish(event if redacted is raw else replace(event, fields=decode_any(redacted), size=len(redacted)))
 
     async def native_session(self, session_id: str) -> None:
         # Written with the next message; without any message the id is not worth a record. That of a fork is written at
@@ -97,10 +140,8 @@ class TranscriptSink:
     async def ask(self, draft: QuestionDraft, timeout_s: float | None = None) -> QuestionAnswer:
         return await self._questions.ask(self._run, draft, timeout_s)
 
-    def _publish_live(self, method: Any, fields: dict[str, Any], *, before: str = "", size: int | None = None) -> None:
+    def _publish_live(self, method: Any, fields: dict[str, Any], *, before: str, size: int) -> None:
         if self._bus.has_reader(self._run.key):
-            if size is None:
-                size = len(msgspec.json.encode(fields))
             self._bus.publish(LiveEvent(self._run.key, method, fields, previous_text=before, size=size))
 
 

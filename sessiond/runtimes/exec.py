@@ -6,7 +6,7 @@ Knows runtimes of type `exec`. Does not know queues, transcripts or time limits.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from sessiond.runtimes.presets import PRESETS
 from sessiond.runtimes.presets.preset import session_to_fork, session_to_resume
 from sessiond.runtimes.runtime import RunOutcome, RunSink, RunSpec, raise_shortage
 from sessiond.runtimes.turn_summary import TurnSummary
+from sessiond.tasks import LONG_BYTES, run_off_loop
 
 # The variables that a program needs to find its files and to use the user's language. Not XDG_RUNTIME_DIR, which leads
 # to the owner's socket; API keys and proxies that an agent needs have to be in its `env`.
@@ -105,7 +106,9 @@ class ExecRuntime:
             for start in range(0, len(data), size):
                 if start:
                     await trio.lowlevel.checkpoint()
-                await _apply(output.feed(data[start : start + size]), sink, summary)
+                piece = data[start : start + size]
+                line_bytes = output.held_bytes if b"\n" in piece else 0
+                await _apply_all(line_bytes, output.feed(piece), sink, summary)
 
         try:
             with ExitStack() as stack:
@@ -113,7 +116,7 @@ class ExecRuntime:
                 ended = await process.run(
                     command, read, kill_grace_s=self._kill_grace_s, pipe_grace_s=self._pipe_grace_s
                 )
-            await _apply(output.end(), sink, summary)
+            await _apply_all(output.held_bytes, output.end(), sink, summary)
         except (CannotStart, NoSandbox) as error:
             return RunOutcome(error=str(error))
         except SessiondError as error:
@@ -222,7 +225,27 @@ async def _json_input(spec: RunSpec) -> bytes:
     return msgspec.json.encode(data) + b"\n"
 
 
-async def _apply(events: Iterator[Event], sink: RunSink, summary: TurnSummary) -> None:
+async def _apply_all(line_bytes: int, events: Iterator[Event], sink: RunSink, summary: TurnSummary) -> None:
+    """Apply events that are parsed from a line of so many bytes. Errors as of the parser, after what came before."""
+    if line_bytes <= LONG_BYTES:
+        await _apply(events, sink, summary)
+        return
+    parsed, error = await run_off_loop(line_bytes, _parse_all, events)
+    await _apply(parsed, sink, summary)
+    if error is not None:
+        raise error
+
+
+def _parse_all(events: Iterator[Event]) -> tuple[list[Event], SessiondError | None]:
+    parsed: list[Event] = []
+    try:
+        parsed.extend(events)
+    except SessiondError as error:
+        return parsed, error
+    return parsed, None
+
+
+async def _apply(events: Iterable[Event], sink: RunSink, summary: TurnSummary) -> None:
     for event in events:
         match event:
             case Delta():

@@ -1,4 +1,4 @@
-"""Check messages of other programs before they are stored; remove attachment contents and forged provenance."""
+"""Check messages of other programs before they are stored; remove forged provenance, and attachment contents."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import msgspec
 
 from sessiond.errors import InvalidParams
 from sessiond.model.lax import decoder_of
-from sessiond.policy.redact import redact_spawn_calls, redact_spawn_raw
+from sessiond.policy.redact import redact_spawn_raw
 
 
-def redact_message(message: dict[str, Any] | msgspec.Raw) -> dict[str, Any] | msgspec.Raw:
+def redact_message(message: msgspec.Raw) -> msgspec.Raw:
     """The message without the attachment contents of `sessions_spawn` calls in it."""
-    if not isinstance(message, msgspec.Raw):
-        return redact_spawn_calls(message)
     raw = bytes(message)
     changed = redact_spawn_raw(raw)
     return message if changed is raw else msgspec.Raw(changed)
@@ -33,7 +31,7 @@ _decode_members = decoder_of(dict[str, msgspec.Raw]).decode
 def check_message(
     raw: msgspec.Raw, field: str, *, from_owner: bool = False, provenance: dict[str, Any] | None = None
 ) -> msgspec.Raw:
-    """A message object of another program, on one line, ready to be stored. InvalidParams if it is not a message.
+    """A message object of another program, on one line, ready to be redacted. InvalidParams if it is not a message.
 
     Only the owner may set `provenance` in a message, because it says whose words these are: from others it is removed.
     The `provenance` parameter, if given, replaces it. Source: runs.md, "sessions_send".
@@ -54,6 +52,4 @@ def check_message(
         known = {"provenance": provenance} if provenance is not None else {}
         raw = msgspec.Raw(msgspec.json.encode({**members, **known}))
     # A record is one line, so newlines between the tokens of the JSON have to go.
-    compact = msgspec.Raw(msgspec.json.format(raw, indent=-1)) if b"\n" in bytes(raw) else raw
-    changed = redact_message(compact)
-    return changed if isinstance(changed, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(changed))
+    return msgspec.Raw(msgspec.json.format(raw, indent=-1)) if b"\n" in bytes(raw) else raw

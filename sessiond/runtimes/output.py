@@ -99,6 +99,8 @@ class Output(Protocol):
 
     bad_lines: int
     tail: str
+    # Bytes of a line that has not ended yet.
+    held_bytes: int
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events of one more piece of output."""
@@ -120,7 +122,7 @@ class TextOutput:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.bad_lines = 0
+        self.bad_lines = self.held_bytes = 0
         self.tail = ""
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -162,7 +164,7 @@ class LinesOutput:
         self._parser = parser
         self._max_bytes = max_bytes
         self._rest: list[bytes] = []
-        self._rest_bytes = 0
+        self.held_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
         *lines, rest = data.split(b"\n")
@@ -177,15 +179,15 @@ class LinesOutput:
 
     def _keep(self, piece: bytes) -> None:
         # Joined when the line is complete: appending to one bytes object would copy it at every read.
-        self._rest_bytes += len(piece)
-        if self._rest_bytes > self._max_bytes:
+        self.held_bytes += len(piece)
+        if self.held_bytes > self._max_bytes:
             raise _limit_exceeded("a line of output", self._max_bytes)
         if piece:
             self._rest.append(piece)
 
     def _line(self) -> Iterator[Event]:
         line = b"".join(self._rest).strip()
-        self._rest, self._rest_bytes = [], 0
+        self._rest, self.held_bytes = [], 0
         if not line:
             return
         item = decode_object(line)

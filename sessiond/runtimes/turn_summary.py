@@ -6,6 +6,9 @@ from typing import Any
 
 from sessiond.runtimes.output import Ended, MessageOutput
 
+# Pi's usage has six. One message can have 87,000, and then none of them is a count of anything.
+_MAX_MEMBERS = 256
+
 
 def text_of(message: dict[str, Any]) -> str:
     """The text of a message: its string, or its text blocks joined."""
@@ -70,6 +73,8 @@ def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, A
 
 
 def _add(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    if len(right) > _MAX_MEMBERS:
+        return left
     total = dict(left)
     for key, value in right.items():
         # Larger than 2**53 is not a count, and the sum could not be written as JSON.

@@ -24,7 +24,7 @@ class Custom(msgspec.Struct, frozen=True):
     """A `custom` record to append."""
 
     type: str
-    data: dict[str, Any]
+    data: dict[str, Any] | msgspec.Raw
 
 
 Part = Message | Custom

@@ -177,9 +177,10 @@ class SessionStore:
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
         """Append records in one write. Returns when they are on disk, folded and published."""
-        if not parts:
-            return []
-        drafts = self.make_drafts(parts)
+        return await self.append_drafts(session, self.make_drafts(parts)) if parts else []
+
+    async def append_drafts(self, session: Session, drafts: Sequence[RecordDraft]) -> list[Written]:
+        """As `append`, for at least one draft of `make_drafts`."""
         places = await self.committer.append(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id)
         return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
 

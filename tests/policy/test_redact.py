@@ -191,6 +191,11 @@ JSON = st.recursive(
 )
 
 
+@given(JSON)
+def test_what_has_no_spawn_call_is_returned_as_the_same_object(data: Any) -> None:
+    assert redact_spawn_calls(data) is data
+
+
 @given(message=st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), JSON), hidden=JSON)
 def test_any_json_can_be_redacted_and_remains_json(message: dict[str, Any], hidden: Any) -> None:
     message = message | {"more": call({"attachments": [{"content": SECRET, "x": hidden}], "x": hidden})}

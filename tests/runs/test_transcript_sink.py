@@ -17,7 +17,6 @@ from support.sampling import spread
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
-from sessiond.policy.redact import redact_spawn_data
 from sessiond.runs.text_so_far import MAX_CHARS, TextSoFar, end_of_text
 from sessiond.runs.transcript_sink import TranscriptSink
 
@@ -78,16 +77,27 @@ async def test_a_live_tool_event_shows_no_file_content(tmp_path: Path, name: str
     assert shown[0]["args"]["task"] == "read it"
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
+async def test_a_live_tool_event_over_256_kib_says_its_size_alone(tmp_path: Path) -> None:
+    long = ["x" * 1000] * 300
 
+    async def act(program: Program, params: dict[str, Any]) -> Any:
+        fields = {"runId": params["runId"], "type": "tool", "toolCallId": "t", "name": "read", "phase": "end"}
+        await program.notify("run.event", **fields, result=long[:250])
+        await program.notify("run.event", **fields, result=long)
+        return {"reply": "done"}
 
-@given(_json)
-def test_data_without_a_spawn_call_is_returned_as_the_same_object(data: Any) -> None:
-    assert redact_spawn_data(data) is data
+    async with (
+        in_process_daemon(tmp_path, attached_agents_config("alice")) as parts,
+        agent(parts, "alice", act),
+        parts.connect() as owner,
+    ):
+        await owner.call("sessions.create", key=KEY)
+        await owner.call("sessions.messages.subscribe", key=KEY)
+        await owner.call("chat.send", sessionKey=KEY, message="go")
+        whole, omitted = [await owner.event("session.tool") for _ in range(2)]
+    assert whole["result"] == long[:250] and "omitted" not in whole
+    assert 300_000 < omitted["omitted"]["bytes"] < 310_000 and "result" not in omitted
+    assert (omitted["toolCallId"], omitted["name"], omitted["phase"]) == ("t", "read", "end")
 
 
 @given(st.lists(st.text(" \nab-", max_size=12), max_size=20), st.integers(1, 30))

@@ -22,6 +22,7 @@ from sessiond.runtimes.output import ENVELOPE_BYTES
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
 from sessiond.store.dirfd import closing
+from sessiond.tasks import LONG_BYTES
 
 # Only folders that we may search: otherwise, a missing program is reported as one that may not be executed.
 PATH = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if os.access(folder, os.X_OK))
@@ -410,6 +411,24 @@ async def test_a_line_must_fit_into_a_record(make_spec, recorder, size, fits) ->
         assert outcome.reply == "x" * (size - empty)
     else:
         assert outcome == RunOutcome(error="a line of output is over limits.maxRecordBytes (10000 bytes)")
+
+
+async def test_a_long_line_is_taken_in_its_order_and_what_follows_it_too(make_spec, recorder) -> None:
+    long = '{"role":"assistant","content":"' + "x" * (LONG_BYTES + 1) + '"}'
+    lines = ['{"type":"delta","text":"a"}', long, '{"type":"delta","text":"b"}', long.replace("x", "y")]
+    (make_spec().workspace / "lines").write_text("\n".join(lines))
+    outcome = await exec_runtime("cat", "lines", output="jsonl").run(make_spec(), recorder)
+    assert outcome.reply == "y" * (LONG_BYTES + 1)
+    assert recorder.raw == [long.encode(), lines[3].encode()] and recorder.deltas == ["a", "b"]
+
+
+async def test_what_a_program_printed_before_a_line_over_the_limit_is_kept(make_spec, recorder) -> None:
+    limit = LONG_BYTES + 1000
+    before = '{"role":"assistant","content":"' + "x" * LONG_BYTES + '"}'
+    (make_spec().workspace / "lines").write_text(before + "\n" + "y" * (limit + 1))
+    outcome = await exec_runtime("cat", "lines", output="jsonl", limit=limit).run(make_spec(), recorder)
+    assert outcome.error == f"a line of output is over limits.maxRecordBytes ({limit} bytes)"
+    assert recorder.raw == [before.encode()]
 
 
 async def test_an_endless_line_ends_the_run_at_the_limit(make_spec, recorder) -> None:

@@ -20,7 +20,7 @@ from sessiond.runtimes.acp import frames
 from sessiond.runtimes.acp.connection import AgentConnection, AgentGone, AgentRefused
 from sessiond.runtimes.launcher import Program, ProgramCommand
 from sessiond.runtimes.presets.fields import array, member, table, text
-from sessiond.tasks import run_in_thread
+from sessiond.tasks import run_off_loop
 
 log = structlog.get_logger("sessiond.runtimes")
 
@@ -28,7 +28,6 @@ PROTOCOL_VERSION = 1
 # An agent that does not read its input cannot be told anything any more.
 _MAX_UNREAD_BYTES = 128 * 1024 * 1024
 # Longer frames are parsed in a thread: this much takes about a millisecond.
-_LONG_FRAME_BYTES = 256 * 1024
 _LINES_AT_ONCE = 64
 # How long a process that has closed its output may take to exit.
 _EXIT_S = 2.0
@@ -269,14 +268,7 @@ class AgentProcess:
     async def _take_line(self, line: bytes) -> None:
         if self.ended or not line.strip():
             return
-        frame = None
-        if len(line) <= _LONG_FRAME_BYTES:
-            frame = frames.parse_frame(line)
-        else:
-            try:
-                frame = await run_in_thread(frames.parse_frame, line)
-            except OSError:  # no thread left
-                frame = frames.parse_frame(line)
+        frame = await run_off_loop(len(line), frames.parse_frame, line)
         if isinstance(frame, frames.AgentRequest) and frame.method == "initialize":
             # Our answer would come back too, and be taken for that of an agent.
             self.end("the program does not seem to speak ACP: it repeats what it is sent")
