@@ -7,6 +7,7 @@ import time
 import uuid
 from contextlib import suppress
 
+from sessiond.cli.frame.away import is_unattached
 from sessiond.cli.frame.command import CLIENT_OPTIONS, Args, Argument, Command, Option
 from sessiond.cli.frame.daemon import CALL_TIMEOUT_S, connect
 from sessiond.cli.frame.failures import FAILED, NOT_FOUND, CommandFailed
@@ -41,7 +42,7 @@ def run(args: Args) -> int:
         agent = _agent(client, args.name)
         key = f"agent:{agent['id']}:test:{uuid.uuid4()}"
         began = time.monotonic()
-        answer = _try(client, key, args.timeout or PATIENCE_S, 0 if _is_unattached(agent) else MARGIN_S)
+        answer = _try(client, key, args.timeout or PATIENCE_S, 0 if is_unattached(agent) else MARGIN_S)
         took_ms = (time.monotonic() - began) * 1000
     works = answer["status"] == "ok" and bool((answer.get("reply") or "").strip())
     why, hint = ("", "") if works else diagnose(agent, answer)
@@ -63,11 +64,6 @@ def _agent(client: Client, name: str) -> dict[str, Any]:
             return found
     known = ", ".join(agent["id"] for agent in agents)
     raise CommandFailed(f"there is no agent {name}", hint=f"these are configured: {known}", status=NOT_FOUND)
-
-
-def _is_unattached(agent: dict[str, Any]) -> bool:
-    """Whether a run of it does not begin, so that there is no end of a begun run to wait for."""
-    return agent["runtime"] == "attached" and not agent.get("attached")
 
 
 def _try(client: Client, key: str, patience_s: float, margin_s: float) -> dict[str, Any]:
@@ -92,7 +88,7 @@ def diagnose(agent: dict[str, Any], answer: dict[str, Any]) -> tuple[str, str]:
         by_hand = "try the program itself with a message; runtime.command is its form that speaks ACP (agents detect)"
     if answer["status"] == "ok":
         return "it ended well and said nothing", by_hand
-    if _is_unattached(agent):
+    if is_unattached(agent):
         return "no program is attached that runs it", "start the program that attaches as this agent"
     if answer["status"] != "error":
         todo = "sessiond questions, or log in with" if agent["runtime"] == "acp" else "start"

@@ -63,8 +63,7 @@ def run(args: Args) -> int | None:
         patience_s = CALL_TIMEOUT_S + (RESUME_S if args.resume_session else 0)
         accepted = client.call("sessions_spawn", drop_absent(params), timeout_s=patience_s)
         child = accepted["childSessionKey"]
-        if args.agent is not None and "/" in args.agent:
-            note_away(client, args.agent)
+        note_away(client, child)
         if not args.wait:
             if args.json:
                 as_json(accepted)

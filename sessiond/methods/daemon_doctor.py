@@ -56,7 +56,9 @@ async def handle(ctx: Context, params: DaemonDoctorParams) -> DaemonDoctorResult
     unusable = await run_in_thread(lambda: list(find_unusable_targets(rules, path)))
     findings += [Finding("warn", "notifications", *one) for one in unusable]
     findings += _unclaimed_folders(ctx)
-    findings += services.sources.findings()
+    of_sources = services.sources.findings()
+    await services.time_slicer.run(services.sources.name_first_bad_lines(of_sources, services.store.record_limit))
+    findings += of_sources
     catalog = services.store.catalog
 
     def entry_of(thing: StoredName) -> Entry | None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
 
 from sessiond.config.settings import SourcesConfig
 from sessiond.errors import pluralize, printable
 from sessiond.sources.finder import SourceRoot, is_text
 from sessiond.sources.root import OpenRoot
 from sessiond.sources.unpacking import PACKAGE, can_unpack
+from sessiond.store import dirfd, folding, raw_lines, transcript
 from sessiond.store.catalog import Session
 from sessiond.store.finding import Finding
 
 # Of each source so many files are named, and the rest counted.
 MAX_NAMED = 100
+# The first line that cannot be read is looked for in so much of a file.
+_MAX_SOUGHT_BYTES = 64 * 2**20
 
 
 def describe(
@@ -90,3 +95,34 @@ def _describe_session(session: Session) -> str:
         for kind, count in entry.source.unknown.items():
             parts.append(f"{pluralize(count, 'line')} of unknown type {printable(kind)}")
     return ", ".join(parts)
+
+
+def name_first_bad_lines(found: list[Finding], sessions: Iterable[Session], record_limit: int) -> Iterator[None]:
+    """Add to findings about files with lines that cannot be read which is the first of them, and why. For a thread;
+    yields wherever the work may be interrupted.
+    """
+    bad = {printable(session.path): session for session in sessions if session.entry.corrupt_records}
+    for number, finding in enumerate(found):
+        session = bad.get(finding.thing)
+        if session is None:
+            continue
+        for place in _first_bad_line(session, record_limit):
+            if place is not None:
+                found[number] = replace(finding, what=f"{finding.what}; the first: {place}")
+            yield
+
+
+def _first_bad_line(session: Session, record_limit: int) -> Iterator[str | None]:
+    """None for each line before it."""
+    folder = session.folder
+    try:
+        with dirfd.closing(folder.open_file(session.file_name)) as fd:
+            lines = transcript.read_lines(fd, 0, record_limit, dialect=folder.dialect, stop=_MAX_SOUGHT_BYTES)
+            for line in lines:
+                if line.record is None:
+                    number = 1 + raw_lines.count_lines(fd, 0, line.offset)
+                    yield f"{folding.describe_place(number, line.offset)} ({line.bad})"
+                    return
+                yield None
+    except OSError:
+        return  # removed meanwhile; what is wrong with the file is said elsewhere

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import trio
@@ -141,6 +141,11 @@ class Sources:
         polled = len(self._watches.polled) if self.listed.is_set() else 0
         found = findings.describe(config, self._roots.by_label, self._find_wanted(config), polled)
         return [*found, *self._keeper.findings()]
+
+    def name_first_bad_lines(self, found: list[Finding], record_limit: int) -> Iterator[None]:
+        """See `findings.name_first_bad_lines`."""
+        sessions = [session for root in self._roots.by_label.values() for session in root.sessions.values()]
+        return findings.name_first_bad_lines(found, sessions, record_limit)
 
     def reconfigure(self) -> None:
         """The configuration has changed: sources are opened and closed accordingly."""

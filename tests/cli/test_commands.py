@@ -234,7 +234,7 @@ def test_the_name_of_a_machine_alone_is_said_to_need_a_session() -> None:
         assert failed.value.hint == hint
 
 
-AWAY = {"id": "mars", "machine": True, "attached": 1, "awaySince": 1_700_000_000_000}
+AWAY = {"id": "mars", "runtime": "attached", "machine": True, "attached": 1, "awaySince": 1_700_000_000_000}
 
 
 @pytest.mark.parametrize(
@@ -245,6 +245,7 @@ AWAY = {"id": "mars", "machine": True, "attached": 1, "awaySince": 1_700_000_000
         ({**AWAY, "awaySince": None}, ""),
         ({**AWAY, "id": "venus"}, ""),
         ({**AWAY, "machine": None}, ""),
+        ({**AWAY, "machine": None, "attached": 0}, r"  no program is attached as mars: it gets it when one is .*\n"),
     ],
 )
 def test_a_message_to_a_machine_that_is_not_reached_says_so_at_once(
@@ -252,7 +253,7 @@ def test_a_message_to_a_machine_that_is_not_reached_says_so_at_once(
 ) -> None:
     answer_with(
         fake,
-        agents_list={"agents": [agent]},
+        agents_list={"requester": "main", "agents": [agent]},
         chat__send={"runId": "r", "status": "accepted"},
         sessions_spawn={"runId": "r", "childSessionKey": "agent:mars:subagent:x", "status": "accepted"},
     )
@@ -262,10 +263,25 @@ def test_a_message_to_a_machine_that_is_not_reached_says_so_at_once(
     done = sessiond("spawn", "--agent", "mars/ops", "hello")
     first = done.err.partition("\n")[0] + "\n"
     assert (re.fullmatch(said, first) is not None) == bool(said), done.err
-    while not fake.calls.empty():
-        fake.calls.get()
     assert sessiond("send", "--no-wait", "main", "hello").err == ""
-    assert "agents_list" not in [fake.calls.get()[0] for _ in range(fake.calls.qsize())]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_told"), [("main", True), ("agent:ops:x", True), ("claude:x", False), ("agent:b:x", False)]
+)
+def test_a_message_to_an_agent_for_which_no_program_is_attached_says_so_at_once(
+    fake: Any, sessiond: Sessiond, key: str, *, is_told: bool
+) -> None:
+    answer_with(
+        fake,
+        agents_list={
+            "requester": "ops",
+            "agents": [{"id": "ops", "runtime": "attached"}, {"id": "b", "runtime": "echo"}],
+        },
+        chat__send={"runId": "r", "status": "accepted"},
+    )
+    said = "  no program is attached as ops: it gets it when one is (sessiond agents)\n"
+    assert sessiond("send", "--no-wait", key, "hello").err == (said if is_told else "")
 
 
 def test_an_unknown_machine_is_named_where_its_sessions_are_listed(fake: Any, sessiond: Sessiond) -> None:

@@ -26,6 +26,7 @@ from support.foreign_sessions import (
 from support.shortage import free_descriptors, refused_threads
 
 from sessiond.errors import NoThread
+from sessiond.model.decoding_cost import MAX_VALUES
 from sessiond.model.event import ChangedEvent
 from sessiond.sources import reading
 from sessiond.sources.crowds import sort_into_batches
@@ -425,3 +426,20 @@ async def test_a_save_that_the_end_of_the_daemon_interrupts_is_made_up_for(
         await followed.sources.save()
     await followed.sources.save()
     assert (tmp_path / "store" / "cache" / "sources.jsonl").exists()
+
+
+async def test_of_lines_that_cannot_be_read_the_first_is_named_with_its_reason(tmp_path: Path, home: Path) -> None:
+    path = pi_file(home, 1, "good")
+    before = path.read_bytes().count(b"\n")
+    append(path, b"\n" + b'{"a":[' + b"[]," * MAX_VALUES + b"0]}\n" + b"{torn\n")
+    good = pi_file(home, 2, "good")
+    async with followed_sources(tmp_path, home) as followed:
+        await followed.wait_whole()
+        found = followed.sources.findings()
+        for _ in followed.sources.name_first_bad_lines(found, followed.parts.store.record_limit):
+            pass
+        [bad] = [one for one in found if one.level == "warn" and str(path) in one.thing]
+        begin = path.read_bytes().index(b'{"a":[')
+        where = f"line {before + 2} (at byte {begin}) (more than 262144 values)"
+        assert bad.what == f"2 lines that cannot be read; the first: {where}"
+        assert not [one for one in found if str(good) in one.thing]

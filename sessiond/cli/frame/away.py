@@ -1,4 +1,4 @@
-"""Say that another machine is not reached just now, so that nobody waits for its reply without knowing it."""
+"""Say that another machine, or the program of an agent, is not there just now: nobody waits without knowing it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,38 @@ if TYPE_CHECKING:
 
 
 def note_away(client: Client, key: str) -> None:
-    """A remark where the session of ours, or the agent, writes to a machine that does not get it now.
+    """A remark where a message to the session of ours goes to a machine, or a program, that does not get it now.
 
-    Asked of the daemon for such sessions alone; a caller that may not list agents goes without.
+    A caller that may not list agents goes without.
     """
     machine = machine_behind(key)
-    if machine is None:
-        return
     with suppress(ClientError):
-        agents = client.call("agents_list", timeout_s=CALL_TIMEOUT_S)["agents"]
-        words = next((describe(one) for one in agents if one["id"] == machine and one.get("machine")), None)
+        found = client.call("agents_list", timeout_s=CALL_TIMEOUT_S)
+        name = machine or _agent_of(key, found["requester"])
+        agent = next((one for one in found["agents"] if one["id"] == name), None)
+        if agent is None:
+            return
+        words = _describe_unattached(agent) if machine is None or not agent.get("machine") else describe(agent)
         if words is not None:
             note(words)
+
+
+def _agent_of(key: str, own: str) -> str | None:
+    """The agent that a message to the session is for; None for one of another program."""
+    if key.startswith("agent:"):
+        return key.split(":")[1]
+    return None if ":" in key else own
+
+
+def is_unattached(agent: dict[str, Any]) -> bool:
+    """Whether the agent is a program that is not connected, so that its runs do not begin."""
+    return agent["runtime"] == "attached" and not agent.get("attached")
+
+
+def _describe_unattached(agent: dict[str, Any]) -> str | None:
+    if not is_unattached(agent):
+        return None
+    return f"no program is attached as {one_line(agent['id'])}: it gets it when one is (sessiond agents)"
 
 
 def machine_behind(key: str) -> str | None:
