@@ -18,7 +18,7 @@ T = TypeVar("T")
 # `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
 _PAUSE_S = 0.0003
-# What Python code does with so many bytes of JSON, whatever they hold, takes tens of milliseconds.
+# With so many bytes of JSON, whatever they hold, code in Python takes up to some tens of milliseconds.
 LONG_BYTES = 256 * 1024
 # A new transcript takes 1 ms on a quiet disk, and some 50 on one that turns and has much to do.
 STUCK_S = 0.1
@@ -45,25 +45,29 @@ async def run_in_thread(
         raise NoThread from None
 
 
-async def run_off_loop(size: int, function: Callable[..., T], *args: object, run_sync: RunSync = run_in_thread) -> T:
-    """The result of `function`, which works on so many bytes and never raises OSError.
-
-    It runs in a worker thread where they are many, so that the event loop has its turns meanwhile; at once where they
-    are few, or no thread is left.
-    """
-    if size > LONG_BYTES:
-        with suppress(OSError):
-            result: T = await run_sync(function, *args)
-            return result
-    return function(*args)
-
-
 def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
     """As `run_in_thread`, with up to `most` threads at once of its own: no other work keeps this one waiting.
 
     Trio's default, 40 threads for everything, is used up by forty long reads.
     """
     return partial(run_in_thread, limiter=trio.CapacityLimiter(most))
+
+
+# So few that the event loop gets the interpreter, and none of which waits for a disk.
+_compute = own_threads(2)
+
+
+async def run_off_loop(size: int, function: Callable[..., T], *args: object, run_sync: RunSync = _compute) -> T:
+    """The result of `function`, a computation over so many bytes; it has no effects, as it may be called twice.
+
+    Over more than LONG_BYTES it runs in a worker thread, so that the event loop has its turns meanwhile, or at once
+    where there is none. A cancellation takes effect afterwards: what was received is not lost by it.
+    """
+    if size > LONG_BYTES:
+        with suppress(OSError), trio.CancelScope(shield=True):
+            result: T = await run_sync(function, *args)
+            return result
+    return function(*args)
 
 
 async def take_place(places: trio.CapacityLimiter) -> None:

@@ -149,3 +149,11 @@ async def test_long_work_runs_in_a_thread_and_short_work_or_without_a_thread_at_
     assert await run_off_loop(LONG_BYTES, threading.get_ident) == here
     assert await run_off_loop(LONG_BYTES + 1, threading.get_ident) != here
     assert await run_off_loop(LONG_BYTES + 1, threading.get_ident, run_sync=refuse) == here
+
+
+async def test_the_result_of_long_work_is_not_lost_by_a_cancellation() -> None:
+    results: list[int] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        results.append(await run_off_loop(LONG_BYTES + 1, lambda: 7))
+    assert results == [7]

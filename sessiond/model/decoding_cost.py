@@ -41,19 +41,22 @@ _DIGITS = Excess("digits", MAX_DIGITS, "digits in a number", f"a number of more 
 
 
 def find_excess(text: bytes) -> Excess | None:
-    """The limit that the text exceeds, in nesting, values or digits; None for one that may be decoded."""
+    """The limit that the text exceeds, in nesting, values or digits; None for one that may be decoded.
+
+    It does not look into strings: JSON in a string is a text of its own.
+    """
     return find_long_excess(text) or (_NESTING if is_too_deep(text) else None)
 
 
-def find_long_excess(text: bytes) -> Excess | None:
-    """As `find_excess`, without a limit of the nesting.
+def find_long_excess(text: bytes, spare: int = 0) -> Excess | None:
+    """As `find_excess`, without a limit of the nesting. So many bytes and values are to be put around it (`spare`).
 
-    A text of fewer bytes than values may have is decoded quickly whatever it holds. Counted as values are commas and
+    A text of no more bytes than values may have is decoded quickly whatever it holds. Counted as values are commas and
     opening brackets outside of strings.
     """
-    if len(text) <= MAX_VALUES:
+    if len(text) + spare <= MAX_VALUES:
         return None
-    values, digits_before = 0, b""
+    values, digits_before = spare, b""
     for outside in _outside_strings(text):
         # `bytes.count` would take ten times as long where there are many.
         values += len(outside.translate(None, _NO_SEPARATOR))

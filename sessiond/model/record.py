@@ -257,6 +257,10 @@ def _id_text(record_id: str | None) -> bytes:
         return b"null"
 
 
+# Of an id as JSON. Programs write 8 to 40.
+MAX_PARENT_BYTES = 1024
+
+
 class RecordDraft(msgspec.Struct, frozen=True, gc=False):
     """A record without its parent id, which is known only when it is written."""
 
@@ -272,11 +276,12 @@ class RecordDraft(msgspec.Struct, frozen=True, gc=False):
     def line(self, parent_id: str | None, record_limit: int | None = None) -> bytes:
         """The line with the parent id, newline included.
 
-        The id of another program's record may be of any length: where it would make the line longer than
-        `record_limit`, the line gets no parent id.
+        The id of another program's record may be of any length: where it is longer than MAX_PARENT_BYTES, or would make
+        the line longer than `record_limit`, the line gets no parent id.
         """
-        line = b"".join((self.head, _id_text(parent_id), self.tail))
-        if record_limit is not None and len(line) - 1 > record_limit:
+        parent = _id_text(parent_id)
+        line = b"".join((self.head, parent, self.tail))
+        if len(parent) > MAX_PARENT_BYTES or (record_limit is not None and len(line) - 1 > record_limit):
             return b"".join((self.head, b"null", self.tail))
         return line
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from sessiond.model.decoding_cost import find_long_excess
 from sessiond.model.lax import decode_any
 from sessiond.policy.secrets import MASK, compile_patterns, mask, mask_secrets, names_secret
 
@@ -32,6 +33,8 @@ __all__ = [
 
 REDACTED = "__REDACTED__"
 UNREADABLE = b'{"content":"[omitted: the message could not be read for redaction]"}'
+
+_TOO_COSTLY = object()
 
 Patterns = tuple[re.Pattern[str], ...]
 Change = Callable[[Any], Any]
@@ -170,8 +173,10 @@ def _content_bytes(content: Any, encoding: Any) -> bytes:
 
 
 def _through_json(text: str, change: Change) -> Any:
-    """`text` with `change` applied to the JSON in it; REDACTED if it is not JSON and may hold attachments."""
+    """`text` with `change` applied to the JSON in it; REDACTED if it cannot be read and may hold attachments."""
     decoded = _decode(text)
+    if decoded is _TOO_COSTLY:
+        return REDACTED
     if decoded is None:
         return REDACTED if "attachments" in text.lower() or "\\u" in text else text
     changed = change(decoded)
@@ -179,8 +184,12 @@ def _through_json(text: str, change: Change) -> Any:
 
 
 def _decode(text: str) -> Any:
+    """The JSON in a text: None where it is none, `_TOO_COSTLY` where it has too many values, which nobody writes."""
+    data = text.encode("utf-8", "surrogatepass")
+    if find_long_excess(data) is not None:
+        return _TOO_COSTLY
     try:
-        return decode_any(text)
+        return decode_any(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
@@ -242,6 +251,8 @@ def _mask(value: Any, patterns: Patterns, depth: int, *, secret: bool) -> Any:
             return item
         if key in _ARGUMENTS and isinstance(item, str) and item.lstrip()[:1] in ("{", "["):
             decoded = _decode(item)
+            if decoded is _TOO_COSTLY:
+                return MASK
             if decoded is not None:
                 masked = _mask(decoded, patterns, depth + 1, secret=False)
                 return item if masked is decoded else _encode(masked)

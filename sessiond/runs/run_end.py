@@ -16,7 +16,8 @@ from sessiond.store.store import Custom, Message, Part
 # How much is kept of what was printed since the last message: a few screens full.
 _MAX_PRINTED_CHARS = 4096
 # Pi's usage takes a hundredth of it. It is in every answer about the run.
-_MAX_USAGE_BYTES = 16 * 1024
+MAX_USAGE_BYTES = 16 * 1024
+_USAGE_LEFT_OUT = f"its usage was left out: more than {MAX_USAGE_BYTES} bytes"
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,21 +47,18 @@ def end_of_turn(outcome: RunOutcome, said: ReplySoFar) -> RunEnd:
     """
     reply = outcome.reply if outcome.reply is not None else said.text
     written = said.text is not None and reply is not None and reply.strip() in ("", said.text.strip())
+    is_too_long = outcome.usage is not None and len(msgspec.json.encode(outcome.usage)) > MAX_USAGE_BYTES
     return RunEnd(
         status="ok" if outcome.error is None else "aborted" if outcome.aborted else "error",
         reply=(said.text if written else reply or "") if outcome.error is None else reply,
         error=outcome.error,
         reply_id=said.reply_id if written else None,
-        usage=_usage_within_bounds(outcome.usage),
+        usage=None if is_too_long else outcome.usage,
         model=outcome.model,
-        notes=outcome.notes,
+        notes=(*outcome.notes, _USAGE_LEFT_OUT) if is_too_long else outcome.notes,
         counted=said.usage,
         stop_reason=outcome.stop_reason,
     )
-
-
-def _usage_within_bounds(usage: dict[str, Any] | None) -> dict[str, Any] | None:
-    return usage if usage is not None and len(msgspec.json.encode(usage)) <= _MAX_USAGE_BYTES else None
 
 
 def end_of(run: Run) -> RunEnd:

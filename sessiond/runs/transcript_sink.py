@@ -23,7 +23,7 @@ from sessiond.runs.text_so_far import KEY_BEGINS, KEY_ENDS, KEY_LINE_CHARS
 from sessiond.runtimes.message_check import redact_message
 from sessiond.runtimes.runtime import ToolPhase
 from sessiond.store.store import Custom, Message, SessionStore
-from sessiond.tasks import LONG_BYTES, run_off_loop
+from sessiond.tasks import LONG_BYTES
 
 # How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
@@ -87,22 +87,23 @@ class TranscriptSink:
             before.append(Custom(ENTRY, {"nativeSessionId": self._native_session_id}))
         raw = _encode(whole)
 
-        def prepare() -> tuple[list[RecordDraft], _Said | None]:
-            body = Message(redact_message(raw) if raw is not None else whole)
-            return self._store.make_drafts([*before, body]), _read_reply(message)
+        said: _Said | None = None
 
-        drafts, said = await run_off_loop(len(raw or b""), prepare, run_sync=self._store.run_sync)
-        written = await self._store.append_drafts(self._run.session, drafts)
-        self.reply_so_far = self.reply_so_far.with_message(said, written[-1].id)
+        def make() -> list[RecordDraft]:
+            nonlocal said
+            said = _read_reply(message)
+            return self._store.make_drafts([*before, Message(redact_message(raw) if raw is not None else whole)])
+
+        ids = await self._store.append_made(self._run.session, len(raw or b""), make)
+        self.reply_so_far = self.reply_so_far.with_message(said, ids[-1])
 
     async def custom(self, custom_type: str, data: Any) -> None:
         raw = _encode(data)
 
-        def prepare() -> list[RecordDraft]:
+        def make() -> list[RecordDraft]:
             return self._store.make_drafts([Custom(custom_type, redact_message(raw) if raw is not None else data)])
 
-        drafts = await run_off_loop(len(raw or b""), prepare, run_sync=self._store.run_sync)
-        await self._store.append_drafts(self._run.session, drafts)
+        await self._store.append_made(self._run.session, len(raw or b""), make)
 
     def delta(self, text: str) -> None:
         self._publish_live(

@@ -236,11 +236,11 @@ async def _apply_all(line_bytes: int, events: Iterator[Event], sink: RunSink, su
         raise error
 
 
-def _parse_all(events: Iterator[Event]) -> tuple[list[Event], SessiondError | None]:
+def _parse_all(events: Iterator[Event]) -> tuple[list[Event], SessiondError | MemoryError | None]:
     parsed: list[Event] = []
     try:
         parsed.extend(events)
-    except SessiondError as error:
+    except (SessiondError, MemoryError) as error:
         return parsed, error
     return parsed, None
 
@@ -275,7 +275,7 @@ def _outcome(ended: process.ProgramExit, output: Output, summary: TurnSummary) -
         return RunOutcome(error=summary.error, usage=summary.usage, model=summary.model)
     notes: tuple[str, ...] = ()
     if output.bad_lines:
-        note = f"{output.bad_lines} lines of output were no JSON objects and were left out, the last: {output.tail}"
+        note = f"{output.bad_lines} lines of output could not be read and were left out, the last: {output.tail}"
         if not summary.messages:
             return RunOutcome(error=f"the agent said nothing that can be read: {note}", usage=summary.usage)
         notes = (note,)

@@ -100,7 +100,10 @@ class ForkServer:
         self._finish: weakref.finalize[..., ForkServer] | None = None
 
     async def start(self, command: ProgramCommand, grace_s: float) -> Program:
-        """Start a program. CannotStart if no process could be made; OSError or ValueError if it cannot be executed."""
+        """Start a program. CannotStart if no process could be made; OSError or ValueError if it cannot be executed.
+
+        Where its keeper is killed while it makes the process it counts as started, and killed.
+        """
         with ExitStack() as given, ExitStack() as kept:
             stdin, our_stdin = _pipe(given, kept)
             our_stdout, stdout = _pipe(kept, given)
@@ -120,7 +123,7 @@ class ForkServer:
             await program.aclose()
             raise
         if starting is not None and (message is None or "started" in message):
-            return program  # without a message its keeper was killed, most likely by the program
+            return program
         await program.aclose()
         if message is None:
             raise CannotStart(f"command cannot be started: {command.argv[0]} (no process could be made for it)")

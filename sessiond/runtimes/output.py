@@ -156,7 +156,9 @@ class TextOutput:
 
 
 class LinesOutput:
-    """stdout is JSON Lines, passed to a parser. Lines that are not JSON objects are counted and left out."""
+    """stdout is JSON Lines, passed to a parser. Lines that are no JSON objects, or cost too much to decode, are counted
+    and left out.
+    """
 
     def __init__(self, parser: LineParser, max_bytes: int) -> None:
         self.bad_lines = 0
@@ -190,22 +192,22 @@ class LinesOutput:
         self._rest, self.held_bytes = [], 0
         if not line:
             return
-        item = decode_object(line)
+        excess = find_long_excess(line, ENVELOPE_BYTES)
+        item = decode_object(line) if excess is None else None
         if item is None:
             self.bad_lines += 1
-            self.tail = line[:_SAMPLE_BYTES].decode("utf-8", "replace")
+            reason = f"({excess.reason}) " if excess is not None else ""
+            self.tail = reason + line[:_SAMPLE_BYTES].decode("utf-8", "replace")
             return
         yield from self._parser.line(item, line)
 
 
 def decode_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in `line`; None if it is not one, or is too deep or has too many values for a record.
+    """The JSON object in `line`; None if it is not one, or so deeply nested that a record with it could not be encoded.
 
     A record nests the message some levels deeper. So a line with many brackets is decoded inside a hundred more, to
     leave a margin below the recursion limits of the encoder and of later readers.
     """
-    if find_long_excess(line) is not None:
-        return None
     depth = _SPARE_DEPTH if line.count(b"[") + line.count(b"{") > _SPARE_DEPTH else 0
     try:
         item = decode_any(b"[" * depth + line + b"]" * depth)

@@ -6,7 +6,7 @@ from typing import Any
 
 from sessiond.runtimes.output import Ended, MessageOutput
 
-# Pi's usage has six. One message can have 87,000, and then none of them is a count of anything.
+# Of a usage, or of its costs, so many are summed; pi's has six. One message can have 87,000.
 _MAX_MEMBERS = 256
 
 
@@ -73,10 +73,10 @@ def add_usage(sum_: dict[str, Any] | None, usage: dict[str, Any]) -> dict[str, A
 
 
 def _add(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    if len(right) > _MAX_MEMBERS:
-        return left
     total = dict(left)
     for key, value in right.items():
+        if len(total) >= _MAX_MEMBERS and key not in total:
+            continue
         # Larger than 2**53 is not a count, and the sum could not be written as JSON.
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2**53:
             total[key] = total.get(key, 0) + value

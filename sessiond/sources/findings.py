@@ -18,7 +18,7 @@ from sessiond.store.finding import Finding
 
 # Of each source so many files are named, and the rest counted.
 MAX_NAMED = 100
-# The first line that cannot be read is looked for in so much of a file.
+# The first lines that cannot be read are looked for in so much of all files together.
 _MAX_SOUGHT_BYTES = 64 * 2**20
 
 
@@ -86,11 +86,11 @@ def _describe_files(root: OpenRoot) -> Iterator[Finding]:
             yield Finding("warn", printable(session.path), what)
 
 
-def _describe_session(session: Session) -> str:
+def _describe_session(session: Session, first_bad: str = "") -> str:
     entry = session.entry
     parts = []
     if entry.corrupt_records:
-        parts.append(f"{pluralize(entry.corrupt_records, 'line')} that cannot be read")
+        parts.append(f"{pluralize(entry.corrupt_records, 'line')} that cannot be read{first_bad}")
     if entry.source is not None:
         for kind, count in entry.source.unknown.items():
             parts.append(f"{pluralize(count, 'line')} of unknown type {printable(kind)}")
@@ -101,28 +101,29 @@ def name_first_bad_lines(found: list[Finding], sessions: Iterable[Session], reco
     """Add to findings about files with lines that cannot be read which is the first of them, and why. For a thread;
     yields wherever the work may be interrupted.
     """
-    bad = {printable(session.path): session for session in sessions if session.entry.corrupt_records}
+    left = _MAX_SOUGHT_BYTES
+    bad = {(printable(one.path), _describe_session(one)): one for one in sessions if one.entry.corrupt_records}
     for number, finding in enumerate(found):
-        session = bad.get(finding.thing)
-        if session is None:
+        session = bad.get((finding.thing, finding.what))
+        if session is None or left <= 0:
             continue
-        for place in _first_bad_line(session, record_limit):
-            if place is not None:
-                found[number] = replace(finding, what=f"{finding.what}; the first: {place}")
+        for line, place in _find_bad_line(session, record_limit, left):
+            if place:
+                found[number] = replace(finding, what=_describe_session(session, f" (the first: {place})"))
+            left -= line.end - line.offset
             yield
 
 
-def _first_bad_line(session: Session, record_limit: int) -> Iterator[str | None]:
-    """None for each line before it."""
+def _find_bad_line(session: Session, record_limit: int, most_bytes: int) -> Iterator[tuple[transcript.Line, str]]:
+    """The lines up to the first that cannot be read, with its place and the reason; the others without."""
     folder = session.folder
     try:
         with dirfd.closing(folder.open_file(session.file_name)) as fd:
-            lines = transcript.read_lines(fd, 0, record_limit, dialect=folder.dialect, stop=_MAX_SOUGHT_BYTES)
-            for line in lines:
+            for line in transcript.read_lines(fd, 0, record_limit, dialect=folder.dialect, stop=most_bytes):
                 if line.record is None:
                     number = 1 + raw_lines.count_lines(fd, 0, line.offset)
-                    yield f"{folding.describe_place(number, line.offset)} ({line.bad})"
+                    yield line, f"{folding.describe_place(number, line.offset)}, {line.bad}"
                     return
-                yield None
+                yield line, ""
     except OSError:
         return  # removed meanwhile; what is wrong with the file is said elsewhere

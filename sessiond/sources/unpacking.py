@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
+from sessiond.model.decoding_cost import find_long_excess
 from sessiond.model.lax import mend_surrogates
 from sessiond.store import dirfd
 
 ZST, DOCUMENT = ".zst", ".json"
 PACKAGE = "zstandard"
-# A file may become so long in memory. Documents are read in one piece, which takes a twentieth of a second.
+# A file may become so long in memory. Documents are read in one piece.
 MOST_UNPACKED_BYTES = 64 * 2**20
 _MOST_DOCUMENT_BYTES = 16 * 2**20
 # So many bytes are unpacked in one go: they become 16 MiB at most, as a block of 4 bytes may stand for 128 KiB.
@@ -96,6 +97,8 @@ def _split_document(fd: int) -> Iterator[bytes]:
     data = dirfd.read_file(fd, _MOST_DOCUMENT_BYTES)
     if data is None:
         raise OSError(errno.EFBIG, f"it is a document longer than {_MOST_DOCUMENT_BYTES // 2**20} MiB")
+    if (excess := find_long_excess(data)) is not None:
+        raise OSError(errno.EFBIG, f"it is a document with {excess.reason}")
     members = _decode(_decode_document, data)
     if members is None or "sessionId" not in members:
         raise OSError(errno.EINVAL, "it is no chat of Gemini CLI, or only a part of one")

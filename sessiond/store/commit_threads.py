@@ -203,7 +203,7 @@ class CommitThreads(Generic[T]):
             del self._queue[0]
             self._unended += 1
         elif self._begun and not self._call_helpers() and not self._is_last:
-            step = self._take_sync()
+            step = self._take_sync(by_helper=False)
         elif self._awaited or (self._begun and not self._is_last):
             return None
         elif self._synced:
@@ -286,7 +286,7 @@ class CommitThreads(Generic[T]):
     def _help(self, worker: _Worker) -> bool:
         """Sync what was begun, or sleep until there is something; False when there will be nothing any more."""
         with self._lock:
-            step = self._take_sync() if self._begun else None
+            step = self._take_sync(by_helper=True) if self._begun else None
             if step is None:
                 if self._closed or len(self._idle) >= HELPERS:
                     self._workers -= 1
@@ -298,20 +298,20 @@ class CommitThreads(Generic[T]):
             worker.sleep()
         return True
 
-    def _take_sync(self) -> Step:
-        step = partial(self._sync, self._begun[0], self._wave)
+    def _take_sync(self, *, by_helper: bool) -> Step:
+        step = partial(self._sync, self._begun[0], self._wave, by_helper)
         del self._begun[0]
         self._awaited += 1
         return step
 
-    def _sync(self, commit: BegunCommit, wave: int) -> None:
+    def _sync(self, commit: BegunCommit, wave: int, by_helper: bool) -> None:
         began = time.monotonic()
         try:
             commit.sync()
         finally:
-            self._note_synced(commit, wave, time.monotonic() - began > STALL_S)
+            self._note_synced(commit, wave, time.monotonic() - began > STALL_S, by_helper)
 
-    def _note_synced(self, commit: BegunCommit, wave: int, was_slow: bool) -> None:
+    def _note_synced(self, commit: BegunCommit, wave: int, was_slow: bool, by_helper: bool) -> None:
         try:
             self._synced.append(commit)
         except MemoryError:
@@ -320,7 +320,8 @@ class CommitThreads(Generic[T]):
             self._was_slow = was_slow
             if wave == self._wave:
                 self._awaited -= 1
-            if wave != self._wave or not (self._awaited or self._begun):
+            # A committer that synced by itself comes to the rest next, or tells the one that has its place.
+            if by_helper and (wave != self._wave or not (self._awaited or self._begun)):
                 self._wake_committer()
 
     # The watcher

@@ -10,7 +10,7 @@ import msgspec
 from sessiond.clock import Ids
 from sessiond.errors import InvalidParams, LimitExceeded
 from sessiond.model import record as records
-from sessiond.model.decoding_cost import find_excess
+from sessiond.model.decoding_cost import MAX_VALUES, find_excess, find_long_excess
 from sessiond.model.record import BadLine, RecordDraft
 
 
@@ -70,9 +70,13 @@ def _draft(part: Part, record_id: str, now_ms: int) -> RecordDraft:
 
 def _check(part: Part, draft: RecordDraft) -> None:
     """Raise BadLine for a record that readers would refuse. What was encoded here is JSON, but may be too deep."""
+    line = draft.line(None)[:-1]
     if isinstance(part, Message) and isinstance(part.body, msgspec.Raw):
-        records.parse(draft.line(None)[:-1])
-    elif (excess := find_excess(draft.head + draft.tail)) is not None:
+        records.parse(line)
+    elif (excess := find_excess(line)) is not None:
+        raise BadLine(excess.reason)
+    # Its parent id makes it longer, perhaps as long as where its digits are counted.
+    if len(line) <= MAX_VALUES and (excess := find_long_excess(line, records.MAX_PARENT_BYTES)) is not None:
         raise BadLine(excess.reason)
 
 

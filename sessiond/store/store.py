@@ -37,7 +37,7 @@ from sessiond.store.reading_threads import ReadingThreads
 from sessiond.store.refusals import StoreDisplaced, require_own, storage_error
 from sessiond.store.session_reader import SessionReader
 from sessiond.store.writing import Sync
-from sessiond.tasks import DiskThreads, RunSync, own_threads, run_in_thread
+from sessiond.tasks import LONG_BYTES, DiskThreads, RunSync, own_threads, run_in_thread, run_off_loop
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -177,12 +177,36 @@ class SessionStore:
 
     async def append(self, session: Session, parts: Sequence[Part]) -> list[Written]:
         """Append records in one write. Returns when they are on disk, folded and published."""
-        return await self.append_drafts(session, self.make_drafts(parts)) if parts else []
-
-    async def append_drafts(self, session: Session, drafts: Sequence[RecordDraft]) -> list[Written]:
-        """As `append`, for at least one draft of `make_drafts`."""
+        if not parts:
+            return []
+        drafts = self.make_drafts(parts)
         places = await self.committer.append(session, partial(lines_of, drafts, self.record_limit), drafts[-1].id)
         return [Written(draft.id, offset, end) for draft, (offset, end) in zip(drafts, places, strict=True)]
+
+    async def append_made(self, session: Session, size: int, make: Callable[[], list[RecordDraft]]) -> list[str]:
+        """Append the drafts, at least one, that `make` makes of so many bytes; their ids. See `tasks.run_off_loop`.
+
+        What is appended to the session meanwhile comes behind them.
+        """
+        ended = trio.Event()
+        refusal: StorageError | None = None
+
+        def tell(_ids: list[str], error: StorageError | None) -> None:
+            nonlocal refusal
+            refusal = error
+            ended.set()
+
+        if size <= LONG_BYTES:
+            drafts = make()
+            self.append_later(session, drafts, tell)
+        else:
+            with self.committer.take_place(session) as place:
+                drafts = await run_off_loop(size, make, run_sync=self.run_sync)
+                self.append_later(place, drafts, tell)
+        await ended.wait()
+        if refusal is not None:
+            raise refusal
+        return [draft.id for draft in drafts]
 
     def make_drafts(self, parts: Sequence[Part]) -> list[RecordDraft]:
         """Drafts of the records. LimitExceeded or InvalidParams for one that readers would refuse.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from support.rows import check_each
 
 from sessiond.model import lax
 from sessiond.model import record as records
+from sessiond.model.dialects import v3
 from sessiond.model.record import BadLine, Record, parse
 
 WHEN = 1795224660779
@@ -223,3 +225,17 @@ def test_times_within_the_supported_years_are_accepted(value):
 @check_each("value", [None, True, "5", -1, lax.MAX_MS, 1e300, 10**40])
 def test_values_that_are_not_supported_times_give_none(value):
     assert lax.whole_ms(value) is None
+
+
+def test_a_line_whose_type_is_no_text_has_no_text_and_is_not_decoded_for_it() -> None:
+    long = b'{"type":[' + b"[]," * 1_000_000 + b'0],"message":{"content":"x"}}'
+    began = time.thread_time()
+    assert v3.DIALECT.text_in(long) == "" and time.thread_time() - began < 0.5
+    assert v3.DIALECT.text_in(b'{"type":"message","message":{"content":"x"}}') == "x"
+
+
+@check_each(("size", "is_kept"), [(records.MAX_PARENT_BYTES, True), (records.MAX_PARENT_BYTES + 1, False)])
+def test_a_parent_id_is_written_up_to_a_length(size: int, *, is_kept: bool) -> None:
+    draft = records.message_draft("0123456789abcdef", 1, {"role": "user", "content": "x"})
+    parent = "p" * (size - 2)  # without its quotes
+    assert json.loads(draft.line(parent))["parentId"] == (parent if is_kept else None)

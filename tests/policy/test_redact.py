@@ -6,6 +6,7 @@ import base64
 import copy
 import hashlib
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -14,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import check_each
 
-from sessiond.policy.redact import redact_arguments, redact_spawn_calls, redact_spawn_raw
+from sessiond.model.decoding_cost import MAX_VALUES
+from sessiond.policy.redact import REDACTED, mask_value, redact_arguments, redact_spawn_calls, redact_spawn_raw
+from sessiond.policy.secrets import MASK
 
 SECRET = "the content of the file"
 ITEM = {"name": "a.txt", "content": SECRET, "encoding": "utf8", "mimeType": "text/plain"}
@@ -202,3 +205,15 @@ def test_any_json_can_be_redacted_and_remains_json(message: dict[str, Any], hidd
     redacted = redact_spawn_calls(message)
     assert SECRET.encode() not in msgspec.json.encode(redacted)
     assert redact_spawn_calls(redacted) == redacted
+
+
+@check_each("costly", ["[" + "[]," * MAX_VALUES + "0]", "[" + ("9" * 4300 + ",") * 100 + "0]"])
+def test_json_in_a_string_that_would_take_long_to_decode_is_redacted_and_masked_as_a_whole(costly: str) -> None:
+    began = time.thread_time()
+    spawn = {"role": "assistant", "content": [{"type": "toolCall", "name": "sessions_spawn", "arguments": costly}]}
+    redacted = redact_spawn_calls(spawn)
+    assert redacted["content"][0]["arguments"] == REDACTED
+    masked = mask_value({"name": "else", "arguments": costly})
+    assert masked == {"name": "else", "arguments": MASK}
+    # Decoded, the first takes six seconds.
+    assert time.thread_time() - began < 2

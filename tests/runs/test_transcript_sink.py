@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_process import in_process_daemon
+from support.in_process import Connection, InProcessDaemon, in_process_daemon
 from support.in_process_agents import Program, agent, attached_agents_config
 from support.patience import PATIENCE_S
 from support.rows import check_each
@@ -17,8 +18,12 @@ from support.sampling import spread
 
 from sessiond.clock import Clock
 from sessiond.model.caller import Caller
+from sessiond.runs.run import Run
+from sessiond.runs.run_end import MAX_USAGE_BYTES, end_of_turn
 from sessiond.runs.text_so_far import MAX_CHARS, TextSoFar, end_of_text
-from sessiond.runs.transcript_sink import TranscriptSink
+from sessiond.runs.transcript_sink import ReplySoFar, TranscriptSink
+from sessiond.runtimes.runtime import RunOutcome
+from sessiond.tasks import LONG_BYTES
 
 SECRET = "c2VjcmV0LWZpbGU="
 FILE = {"name": "key.txt", "content": SECRET, "encoding": "base64"}
@@ -98,6 +103,50 @@ async def test_a_live_tool_event_over_256_kib_says_its_size_alone(tmp_path: Path
     assert whole["result"] == long[:250] and "omitted" not in whole
     assert 300_000 < omitted["omitted"]["bytes"] < 310_000 and "result" not in omitted
     assert (omitted["toolCallId"], omitted["name"], omitted["phase"]) == ("t", "read", "end")
+
+
+LONG = {"role": "assistant", "content": [{"type": "text", "text": "x" * (LONG_BYTES + 1)}], "timestamp": 1}
+
+
+@check_each("text", ["short", "x" * (LONG_BYTES + 1)])
+async def test_a_message_that_was_received_is_written_though_its_run_is_cancelled(tmp_path: Path, text: str) -> None:
+    async with in_process_daemon(tmp_path) as parts, parts.connect() as owner:
+        sink, run = await made_sink(parts, owner)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await sink.message({"role": "assistant", "content": text})
+        await parts.services.store.committer.wait_written(run.session)
+        written = (parts.services.store.path / run.session.path).read_text()
+    assert f'"content":"{text}"' in written
+
+
+async def test_what_is_appended_while_a_long_message_is_made_comes_behind_it(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path) as parts, parts.connect() as owner, trio.open_nursery() as nursery:
+        sink, run = await made_sink(parts, owner)
+        nursery.start_soon(sink.message, LONG)
+        await trio.testing.wait_all_tasks_blocked()
+        await owner.call("chat.inject", sessionKey="main", messages=[{"role": "user", "content": "behind"}])
+        written = (parts.services.store.path / run.session.path).read_text()
+    assert 0 < written.find("xxxx") < written.find("behind")
+
+
+async def made_sink(parts: InProcessDaemon, owner: Connection) -> tuple[TranscriptSink, Run]:
+    """The sink of a run that has ended, in the session `main`."""
+    sent = await owner.call("chat.send", sessionKey="main", message="hello")
+    await owner.call("agent.wait", runId=sent["runId"])
+    services = parts.services
+    run = services.supervisor.registry.get(sent["runId"])
+    return TranscriptSink(services.store, services.bus, run, Clock(), services.supervisor.questions), run
+
+
+@check_each(("members", "is_kept"), [(1, True), (2000, False)])
+async def test_a_usage_of_a_run_is_kept_up_to_a_size_and_else_its_end_says_so(*, members: int, is_kept: bool) -> None:
+    usage = {f"member{number}": number for number in range(members)}
+    end = end_of_turn(RunOutcome(reply="x", usage=usage, notes=("first",)), ReplySoFar())
+    assert end.usage == (usage if is_kept else None)
+    assert end.notes == (
+        ("first",) if is_kept else ("first", f"its usage was left out: more than {MAX_USAGE_BYTES} bytes")
+    )
 
 
 @given(st.lists(st.text(" \nab-", max_size=12), max_size=20), st.integers(1, 30))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from support.patience import PATIENCE_S
 from sessiond.config.settings import RuntimeConfig, SandboxConfig
 from sessiond.errors import LimitExceeded
 from sessiond.runtimes import process
-from sessiond.runtimes.exec import ExecRuntime
+from sessiond.runtimes.exec import ExecRuntime, _apply_all
 from sessiond.runtimes.launcher import ProgramCommand
-from sessiond.runtimes.output import ENVELOPE_BYTES
+from sessiond.runtimes.output import ENVELOPE_BYTES, Delta, Event
 from sessiond.runtimes.runtime import RunOutcome
 from sessiond.runtimes.sandbox import Bubblewrap
+from sessiond.runtimes.turn_summary import TurnSummary
 from sessiond.store.dirfd import closing
 from sessiond.tasks import LONG_BYTES
 
@@ -389,14 +391,14 @@ async def test_lines_that_are_not_json_are_left_out_and_noted(make_spec, recorde
     lines = ["Warning: old version", '{"role":"assistant","content":"hi"}', "[1]"]
     outcome = await exec_runtime("printf", "%s\n", *lines, output="jsonl").run(make_spec(), recorder)
     assert outcome == RunOutcome(
-        reply="hi", notes=("2 lines of output were no JSON objects and were left out, the last: [1]",)
+        reply="hi", notes=("2 lines of output could not be read and were left out, the last: [1]",)
     )
 
 
 async def test_output_without_any_json_line_is_an_error(make_spec, recorder) -> None:
     outcome = await exec_runtime("echo", "Please log in first", output="jsonl").run(make_spec(), recorder)
     assert outcome == RunOutcome(
-        error="the agent said nothing that can be read: 1 lines of output were no JSON objects and were left out, "
+        error="the agent said nothing that can be read: 1 lines of output could not be read and were left out, "
         "the last: Please log in first"
     )
 
@@ -429,6 +431,16 @@ async def test_what_a_program_printed_before_a_line_over_the_limit_is_kept(make_
     outcome = await exec_runtime("cat", "lines", output="jsonl", limit=limit).run(make_spec(), recorder)
     assert outcome.error == f"a line of output is over limits.maxRecordBytes ({limit} bytes)"
     assert recorder.raw == [before.encode()]
+
+
+async def test_a_thread_without_memory_ends_the_run_after_what_came_before(recorder) -> None:
+    def events() -> Iterator[Event]:
+        yield Delta("before")
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        await _apply_all(LONG_BYTES + 1, events(), recorder, TurnSummary())
+    assert recorder.deltas == ["before"]
 
 
 async def test_an_endless_line_ends_the_run_at_the_limit(make_spec, recorder) -> None:

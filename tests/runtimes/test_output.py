@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from support.rows import check_each
 
 from sessiond.errors import LimitExceeded
+from sessiond.model.decoding_cost import MAX_VALUES
 from sessiond.runtimes.output import (
+    ENVELOPE_BYTES,
+    CustomOutput,
     Delta,
     Ended,
     Event,
@@ -183,3 +186,22 @@ def test_the_kept_tail_begins_at_a_line_if_it_contains_a_line_end(pieces, text) 
     for piece in pieces:
         tail.feed(piece)
     assert tail.text() == text
+
+
+def test_a_line_has_as_many_values_as_a_record_has_room_for_and_says_so_beyond() -> None:
+    output = LinesOutput(TranscriptLines(), 1 << 20)
+    # The two brackets, and no comma before the first.
+    most = MAX_VALUES - ENVELOPE_BYTES - 1
+    good, bad = (b'{"a":[' + b"0," * (count - 1) + b"0]}\n" for count in (most, most + 1))
+    assert [type(event) for event in output.feed(good)] == [CustomOutput] and output.bad_lines == 0
+    assert list(output.feed(bad)) == [] and output.bad_lines == 1
+    assert output.tail.startswith(f'(more than {MAX_VALUES} values) {{"a":[0,0')
+
+
+def test_a_usage_has_at_most_256_members_however_many_messages_name_others() -> None:
+    total: dict[str, Any] | None = None
+    for number in range(300):
+        total = add_usage(total, {f"n{number}": 1, "input": 1, "cost": {f"c{number}": 1}})
+    assert total is not None and total["input"] == 300
+    # And the costs.
+    assert len(total) == 257 and len(total["cost"]) == 256

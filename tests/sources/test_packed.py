@@ -18,6 +18,7 @@ from support.rows import check_each
 from support.source_files import GOLDEN
 
 from sessiond.errors import Unsupported
+from sessiond.model.decoding_cost import MAX_VALUES
 from sessiond.model.event import ResyncEvent
 from sessiond.sessions import search
 from sessiond.sources import unpacking
@@ -267,3 +268,13 @@ def test_any_bytes_are_lines_or_an_error_with_a_sentence(
         assert len(lines) == 1 + count + ("summary" in document)
         assert text.endswith(b"\n") and b"\r" not in text
         assert [json.loads(line) for line in lines[1 : 1 + count]] == (messages if count else [])
+
+
+def test_a_document_with_too_many_values_is_refused_undecoded(tmp_path: Path) -> None:
+    for number, zeros in enumerate((MAX_VALUES - 4, MAX_VALUES)):
+        document = b'{"sessionId":"x","messages":[' + b"0," * zeros + b"0]}"
+        (tmp_path / f"{number}.json").write_bytes(document)
+    with dirfd.closing(dirfd.open_root(tmp_path)) as root, closing(UnpackedFiles(root)) as files:
+        assert read_all(files, "0.json")[1] is None
+        refusal = read_all(files, "1.json")[1]
+    assert refusal is not None and refusal.strerror == f"it is a document with more than {MAX_VALUES} values"

@@ -440,6 +440,6 @@ async def test_of_lines_that_cannot_be_read_the_first_is_named_with_its_reason(t
             pass
         [bad] = [one for one in found if one.level == "warn" and str(path) in one.thing]
         begin = path.read_bytes().index(b'{"a":[')
-        where = f"line {before + 2} (at byte {begin}) (more than 262144 values)"
-        assert bad.what == f"2 lines that cannot be read; the first: {where}"
+        where = f"line {before + 2} (at byte {begin}), more than 262144 values"
+        assert bad.what == f"2 lines that cannot be read (the first: {where})"
         assert not [one for one in found if str(good) in one.thing]

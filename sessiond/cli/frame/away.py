@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def note_away(client: Client, key: str) -> None:
     """A remark where a message to the session of ours goes to a machine, or a program, that does not get it now.
 
-    A caller that may not list agents goes without.
+    A caller that may not list agents goes without. To ask takes less than a hundredth of the start of this program.
     """
     machine = machine_behind(key)
     with suppress(ClientError):
         found = client.call("agents_list", timeout_s=CALL_TIMEOUT_S)
-        name = machine or _agent_of(key, found["requester"])
+        name = machine or _find_agent(key, found["requester"])
         agent = next((one for one in found["agents"] if one["id"] == name), None)
         if agent is None:
             return
@@ -34,11 +34,12 @@ def note_away(client: Client, key: str) -> None:
             note(words)
 
 
-def _agent_of(key: str, own: str) -> str | None:
-    """The agent that a message to the session is for; None for one of another program."""
-    if key.startswith("agent:"):
-        return key.split(":")[1]
-    return None if ":" in key else own
+def _find_agent(key: str, own: str) -> str | None:
+    """The agent that a message to the session is for; None where the key does not say it, as that of another program
+    or the id of a session.
+    """
+    key = key.strip().lower()
+    return key.split(":")[1] if key.startswith("agent:") else own if key == "main" else None
 
 
 def is_unattached(agent: dict[str, Any]) -> bool:
@@ -49,7 +50,8 @@ def is_unattached(agent: dict[str, Any]) -> bool:
 def _describe_unattached(agent: dict[str, Any]) -> str | None:
     if not is_unattached(agent):
         return None
-    return f"no program is attached as {one_line(agent['id'])}: it gets it when one is (sessiond agents)"
+    name = one_line(agent["id"])
+    return f"no program is attached as {name}: the message waits some minutes for one (sessiond agents)"
 
 
 def machine_behind(key: str) -> str | None:

@@ -23,7 +23,8 @@ _MESSAGE_HEAD = re.compile(
 
 
 class _LineHead(msgspec.Struct, frozen=True, gc=False):
-    type: object = None
+    # A line of which this is something else is no message, and is not decoded to see that.
+    type: str = ""
     message: msgspec.Raw = msgspec.Raw(b"null")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from sessiond.model import lax
-from sessiond.model.decoding_cost import MAX_NESTING, is_too_deep
-from sessiond.runtimes.output import decode_object
+from sessiond.model.decoding_cost import MAX_NESTING, find_long_excess, is_too_deep
+from sessiond.runtimes.output import ENVELOPE_BYTES, decode_object
 from sessiond.runtimes.presets.fields import text
 
 RequestId = int | str | None
@@ -91,6 +91,8 @@ class LineSplitter:
 
 def parse_frame(line: bytes) -> AgentFrame | None:
     """The frame in a line; None if there is none. Never raises."""
+    if find_long_excess(line, ENVELOPE_BYTES) is not None:
+        return None
     item = decode_object(line)
     if item is None:
         mended = lax.mend_surrogates(line)

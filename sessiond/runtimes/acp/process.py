@@ -27,7 +27,6 @@ log = structlog.get_logger("sessiond.runtimes")
 PROTOCOL_VERSION = 1
 # An agent that does not read its input cannot be told anything any more.
 _MAX_UNREAD_BYTES = 128 * 1024 * 1024
-# Longer frames are parsed in a thread: this much takes about a millisecond.
 _LINES_AT_ONCE = 64
 # How long a process that has closed its output may take to exit.
 _EXIT_S = 2.0
