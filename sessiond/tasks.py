@@ -18,8 +18,8 @@ T = TypeVar("T")
 # `run_in_thread`; tests pass one that calls the function at once, or when the test lets it.
 RunSync = Callable[..., Awaitable[Any]]
 _PAUSE_S = 0.0003
-# With so many bytes of JSON, whatever they hold, code in Python takes up to some tens of milliseconds.
-LONG_BYTES = 256 * 1024
+# So many bytes of JSON, whatever they hold, take code in Python up to 20 ms: a walk over 10,000 empty objects.
+LONG_BYTES = 32 * 1024
 # A new transcript takes 1 ms on a quiet disk, and some 50 on one that turns and has much to do.
 STUCK_S = 0.1
 

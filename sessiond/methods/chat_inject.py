@@ -20,10 +20,11 @@ from sessiond.sessions.lifecycle import current_session
 from sessiond.store.catalog import Session
 from sessiond.store.committer import AppendPlace
 from sessiond.store.store import Message
+from sessiond.tasks import LONG_BYTES
 
 # Up to these sizes the check takes one or two milliseconds on the event loop; a worker thread would not be faster.
 QUICK_MESSAGES = 64
-QUICK_BYTES = 128 * 1024
+QUICK_BYTES = LONG_BYTES
 
 Check = Callable[[msgspec.Raw, int], Message]
 

@@ -8,6 +8,7 @@ second. Knows JSON's punctuation. Decodes nothing, and may be wrong for text tha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 # Far more than any message needs, and below the recursion limits of decoders, so that these decide nothing.
@@ -21,7 +22,12 @@ MAX_DIGITS = 308
 _PIECE_BYTES = 256 * 1024
 _NO_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _NO_SEPARATOR = bytes(sorted(set(range(256)) - set(b",{[")))
+_NO_CLOSING = bytes(sorted(set(range(256)) - set(b"]}")))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_STEPS = {ord("["): 1, ord("]"): -1}
+# So many of the innermost levels are removed, which is quick; what most texts have is gone then.
+_QUICK_LEVELS = 4
+_PIECE_BRACKETS = 64 * 1024
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"0" * 9)
 _TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 
@@ -56,11 +62,12 @@ def find_long_excess(text: bytes, spare: int = 0) -> Excess | None:
     """
     if len(text) + spare <= MAX_VALUES:
         return None
-    values, digits_before = spare, b""
+    values, closed, digits_before = spare, 0, b""
     for outside in _outside_strings(text):
         # `bytes.count` would take ten times as long where there are many.
         values += len(outside.translate(None, _NO_SEPARATOR))
-        if values > MAX_VALUES:
+        closed += len(outside.translate(None, _NO_CLOSING))  # more than were opened only where it is no JSON
+        if values > MAX_VALUES or closed > MAX_VALUES:
             return _VALUES
         digits = digits_before + outside.translate(_ONE_DIGIT)
         if _TOO_MANY_DIGITS in digits:
@@ -76,11 +83,16 @@ def is_too_deep(text: bytes) -> bool:
         return False
     brackets = b"".join(outside.translate(None, _NO_BRACKET) for outside in _outside_strings(text))
     brackets = brackets.translate(_ONE_KIND)
-    for _ in range(MAX_NESTING):
-        if not brackets:
-            return False
+    for _ in range(_QUICK_LEVELS):
         brackets = brackets.replace(b"[]", b"")  # the innermost level
-    return bool(brackets)
+    depth = _QUICK_LEVELS
+    for start in range(0, len(brackets), _PIECE_BRACKETS):
+        steps = map(_STEPS.__getitem__, brackets[start : start + _PIECE_BRACKETS])
+        depths = list(accumulate(steps, initial=depth))
+        if max(depths) > MAX_NESTING:
+            return True
+        depth = depths[-1]
+    return False
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ __all__ = [
     "mask_message",
     "mask_secrets",
     "mask_value",
+    "may_name_spawn",
     "redact_arguments",
     "redact_spawn_calls",
     "redact_spawn_raw",
@@ -59,9 +60,14 @@ def redact_spawn_calls(value: Any) -> Any:
     return _redact_calls(value, 0)
 
 
+def may_name_spawn(raw: bytes) -> bool:
+    """Whether JSON may hold a `sessions_spawn` call, so that all of its values have to be looked at."""
+    return b"spawn" in raw.lower() or b"\\u" in raw
+
+
 def redact_spawn_raw(raw: bytes) -> bytes:
     """As `redact_spawn_calls`, for JSON bytes; `raw` itself if it has none."""
-    if b"spawn" not in raw.lower() and b"\\u" not in raw:
+    if not may_name_spawn(raw):
         return raw
     try:
         message = decode_any(raw)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sessiond import tasks
-
 # Fewer than `decoding_cost.MAX_VALUES`, because they are scanned in Python.
 MAX_CBOR_ITEMS = 65_536
 
 # From this size on a message is parsed in a worker thread, and takes a share of the budget.
-LONG_BYTES = tasks.LONG_BYTES
+LONG_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from sessiond.model.message import complete_message, text_of
 from sessiond.model.question import QuestionAnswer, QuestionDraft
 from sessiond.model.record import ENTRY, RecordDraft
 from sessiond.model.row import native_id_of
-from sessiond.policy.redact import redact_spawn_raw
+from sessiond.policy.redact import may_name_spawn, redact_spawn_raw
 from sessiond.runs.asking import RunQuestions
 from sessiond.runs.run import Run
 from sessiond.runs.text_so_far import KEY_BEGINS, KEY_ENDS, KEY_LINE_CHARS
@@ -27,6 +27,8 @@ from sessiond.tasks import LONG_BYTES
 
 # How much of the reply is kept as context for masking the next delta: as long as any secret except private keys.
 _TAIL_CHARS = 512
+# Of longer live tool events only the size is told.
+_MAX_TOOL_BYTES = 256 * 1024
 
 
 class ReplySoFar(msgspec.Struct, frozen=True):
@@ -123,10 +125,10 @@ class TranscriptSink:
         fields = {**extra, "runId": self._run.run_id, "phase": phase, "toolCallId": tool_call_id, "name": name}
         raw = msgspec.json.encode(fields)
         event = LiveEvent(self._run.key, "session.tool", fields, previous_text="", size=len(raw))
-        if len(raw) > LONG_BYTES:
+        # Attachments in a sessions_spawn call are for the child, not for subscribers.
+        if len(raw) > (LONG_BYTES if may_name_spawn(raw) else _MAX_TOOL_BYTES):
             self._bus.publish(omit_content(event))
             return
-        # Attachments in a sessions_spawn call are for the child, not for subscribers.
         redacted = redact_spawn_raw(raw)
         self._bus.publish(event if redacted is raw else replace(event, fields=decode_any(redacted), size=len(redacted)))
 

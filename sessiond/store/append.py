@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.store import transcript
 
+# Lines of this size are parsed in the thread that wrote them: a dense one would hold up the event loop for 10 ms.
+PARSED_AHEAD = 64 * 1024
 # Returns the lines for the given parent id. Called in a worker thread, perhaps more than once.
 Compose = Callable[[str | None], list[bytes]]
 
@@ -40,7 +42,7 @@ class Append:
         """The lines that take long to parse, already parsed, for the feed."""
         if self.error is None:
             for (begin, end), line in zip(self.places, self.lines, strict=False):
-                if end - begin >= transcript.LONG_LINE:
+                if end - begin >= PARSED_AHEAD:
                     made = transcript.line_of(begin, line[:-1], end, record_limit, dialect)
                     if made is not None:
                         yield made

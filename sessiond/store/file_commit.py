@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from sessiond.store.append import Append
+from sessiond.store.append import PARSED_AHEAD, Append
 from sessiond.store.commit_job import CommitJob
 from sessiond.store.kept_files import KeptFiles
-from sessiond.store.transcript import LONG_LINE
 from sessiond.store.writing import Sync, Writing, as_refusal
 
 
@@ -91,7 +90,7 @@ class FileCommit:
             # Parsed here because folding runs on the event loop.
             with suppress(MemoryError):
                 limit, dialect = commits.record_limit, job.session.dialect
-                long = [append for append in self._appends if append.longest_line >= LONG_LINE]
+                long = [append for append in self._appends if append.longest_line >= PARSED_AHEAD]
                 job.parsed = [line for append in long for line in append.long_lines(limit, dialect)]
             job.error = None
         except BaseException as crash:  # noqa: BLE001 - raised again on the event loop

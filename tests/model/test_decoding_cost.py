@@ -119,6 +119,8 @@ MEGABYTES = 8 * 2**20
     [
         b'"' + b"x" * MEGABYTES + b'"',
         b"," * MEGABYTES,
+        b"]" * MEGABYTES,
+        b"[" + (b"[" * (MAX_NESTING - 1) + b"]" * (MAX_NESTING - 1) + b",") * 2000 + b"0]",
         b'"\\\\' * (MEGABYTES // 3),
         b"\\" * MEGABYTES,
         b"[" + b"[]," * (MEGABYTES // 3) + b"0]",

@@ -53,6 +53,25 @@ def test_lone_surrogates_become_replacement_characters_of_the_same_length(text, 
     assert lax.decode(text) == json.loads(mended)
 
 
+ESCAPES = st.sampled_from([rb"\ud83d", rb"\ude00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\""])
+
+
+@given(st.lists(ESCAPES, max_size=40), st.integers(12, 40))
+def test_surrogates_are_mended_wherever_the_pieces_end(escapes: list[bytes], piece: int) -> None:
+    text = b'"%b"' % b"".join(escapes)
+    whole = lax.mend_surrogates(text)
+    assert json.loads(whole) == json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert lax.mend_surrogates(text, piece) == whole
+
+
+@check_each("escape", [rb"\ud800", rb"\ud83d\ude00", rb"\n", rb"\\", rb"\u00e9"])
+def test_mending_megabytes_of_escapes_takes_less_than_a_second(escape: bytes) -> None:
+    text = b'"' + rb"\ud800" + escape * (8_000_000 // len(escape)) + b'"'
+    began = time.thread_time()
+    assert len(lax.mend_surrogates(text)) == len(text)
+    assert time.thread_time() - began < 2  # a call for each escape took seven
+
+
 @given(st.text(max_size=20) | TEXT)
 def test_any_text_that_javascript_can_write_is_decoded(text):
     written = json.dumps(text).encode()

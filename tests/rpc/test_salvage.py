@@ -77,3 +77,17 @@ def test_salvaging_any_bytes_never_raises(frame: bytes) -> None:
         for answer in salvage(frame, codec):
             assert type(answer.request_id) is int
             assert answer.text is None or json.loads(answer.text)["id"] == answer.request_id
+
+
+@check_each("request_id", [0, 23, 24, 255, 256, 65_536, 2**32])
+@check_each("is_last", [False, True])
+def test_of_a_long_answer_the_id_is_found_at_its_edges(request_id: int, *, is_last: bool) -> None:
+    long = "x" * 40_000
+    answer = {"jsonrpc": "2.0", "result": long, "id": request_id}
+    if not is_last:
+        answer = {"id": request_id, "jsonrpc": "2.0", "result": long}
+    for codec, frame in (("json", json.dumps(answer).encode()), ("cbor", cbor2.dumps(answer))):
+        # A long text is not decoded on the event loop, even where it could be repaired.
+        assert salvage(frame.replace(b"x" * 9, b"\xff" * 9), codec) == [SalvagedAnswer(request_id)]
+    request = {"method": "ping", **answer}
+    assert salvage(json.dumps(request).encode(), "json") == salvage(cbor2.dumps(request), "cbor") == []

@@ -164,6 +164,7 @@ class PromptTurn:
             # record and was not answered, would be wrong for good.
             with trio.CancelScope(shield=True):
                 await self._handle(frame)
+                await trio.lowlevel.checkpoint()  # many may have come, and what is long takes 20 ms and more
 
     async def _handle(self, frame: AgentNotification | AgentRequest, cancelled: str | None = None) -> None:
         match frame:
