@@ -2,7 +2,8 @@
 
 Forks a `keeper` for each program. bubblewrap's --die-with-parent is tied to the thread that forked, and the daemon's
 worker threads end; and forking the large daemon would be slow. Orphans whose keeper was killed are reparented to this
-process and killed. Standard library only. Ends when the daemon's end of the socket is closed.
+process and killed. A keeper that is stopped, which it can do nothing about, is told to go on, and killed the second
+time. Standard library only. Ends when the daemon's end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def main() -> None:
 
 
 def _serve(server: socket.socket, wake_fd: int, writer: int) -> None:
-    keepers: set[int] = set()
+    # Whether each was stopped before.
+    keepers: dict[int, bool] = {}
     poll = select.poll()
     poll.register(server, select.POLLIN)
     poll.register(wake_fd, select.POLLIN)
@@ -62,7 +64,7 @@ def _serve(server: socket.socket, wake_fd: int, writer: int) -> None:
                     return
                 pid = _fork(server, (wake_fd, writer), fds)
                 if pid:
-                    keepers.add(pid)
+                    keepers[pid] = False
                 for one in fds:
                     os.close(one)
 
@@ -87,13 +89,17 @@ def _fork(server: socket.socket, others: tuple[int, ...], fds: list[int]) -> int
         os._exit(status)
 
 
-def _reap(keepers: set[int]) -> None:
+def _reap(keepers: dict[int, bool]) -> None:
     """Reap the keepers that have ended, and kill the orphans of any that was killed."""
     has_orphans = False
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = ended
+        while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+            pid, status = changed
+            if os.WIFSTOPPED(status) and pid in keepers:
+                os.kill(pid, signal.SIGKILL if keepers[pid] else signal.SIGCONT)
+                keepers[pid] = True
+                continue
             has_orphans = has_orphans or status != 0 or pid not in keepers
-            keepers.discard(pid)
+            keepers.pop(pid, None)
     if has_orphans:
         keeper.kill_children(os.getpid(), tuple(keepers))

@@ -27,8 +27,6 @@ from typing import Any
 
 LENGTH = struct.Struct("!I")
 END = b"T"
-# The keeper's own descriptors are numbered from here on, above all that a program inherits.
-_OWN_FDS = 200
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # A process that does not end within this time after KILL is stuck in the kernel; the keeper gives up.
 _REAP_S = 5.0
@@ -49,15 +47,17 @@ def become_subreaper() -> None:
 
 def keep(control: socket.socket, fds: list[int]) -> None:
     """Start the program described on `control` with `fds` (stdin, stdout, stderr, inherited); wait for all to end."""
-    control = _move_fd_up(control)
-    wake_fd = _open_child_wakeup()
     become_subreaper()
     try:
         command = _read_command(control)
     except EOFError:
         return
-    # The descriptors arrive with arbitrary numbers; the program expects the inherited ones under `numbers`.
-    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in fds]
+    # The descriptors arrive with arbitrary numbers; the program expects the inherited ones under `numbers`. The others
+    # are right above, as there may be few.
+    lowest = max([2, *command["numbers"]]) + 1
+    control = _move_fd_up(control, lowest)
+    wake_fd = _open_child_wakeup(lowest)
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest) for fd in fds]
     for fd in fds:
         os.close(fd)
     for fd, number in zip(moved[3:], command["numbers"], strict=True):
@@ -231,16 +231,16 @@ def _signal(pid: int, started_ticks: str, number: signal.Signals) -> None:
         os.close(fd)
 
 
-def _move_fd_up(control: socket.socket) -> socket.socket:
-    fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FDS)
+def _move_fd_up(control: socket.socket, lowest: int) -> socket.socket:
+    fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest)
     control.close()
     return socket.socket(fileno=fd)
 
 
-def _open_child_wakeup() -> int:
+def _open_child_wakeup(lowest: int) -> int:
     """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe()
-    pair = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS) for fd in (reader, writer)]
+    pair = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest) for fd in (reader, writer)]
     os.close(reader)
     os.close(writer)
     for fd in pair:

@@ -36,15 +36,21 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 
 
 class ProgramExit(msgspec.Struct, frozen=True):
-    """The end of a program. `status` is its exit status, or the negative number of the signal that killed it."""
+    """The end of a program. `status` is its exit status, or the negative number of the signal that killed it.
+
+    `was_lost`: its keeper was killed, which killed the program too.
+    """
 
     status: int
     stderr: str
+    was_lost: bool = False
 
     def describe(self) -> str | None:
         """A sentence about the failure; None for success."""
         if self.status == 0:
             return None
+        if self.was_lost:
+            return "command was ended, because the process that sessiond runs it by was killed, perhaps by the command"
         if self.status > 0:
             return f"command exited with status {self.status}"
         try:
@@ -156,7 +162,9 @@ async def run(
             await program.aclose()
     if failures:
         raise failures[0]
-    return ProgramExit(-signal.SIGKILL if program.status is None else program.status, tail.text())
+    if program.status is None:
+        return ProgramExit(-signal.SIGKILL, tail.text(), was_lost=True)
+    return ProgramExit(program.status, tail.text())
 
 
 async def start_program(command: ProgramCommand, grace_s: float) -> Program:

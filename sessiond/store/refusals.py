@@ -86,6 +86,10 @@ def storage_error(error: OSError, key: str) -> StorageError:
         )
     if isinstance(error, Unsettled):
         hint = "Find out what writes to it"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        hint = "Let the daemon open more files (ulimit -n, LimitNOFILE= of its unit)"
+    elif error.errno == errno.ENOMEM:
+        hint = "Free memory"
     elif isinstance(error, StoreDisplaced):
         hint = "Put it back, or wait a moment until what stands there is known"
     return StorageError(

@@ -675,7 +675,7 @@ def test_agents_shows_attached_agents_and_running_runs(fake: Any, sessiond: Sess
         "mars         machine   no       1",
         "venus        machine   no       away",
     ]
-    assert "until it does, messages to it wait" in done.err
+    assert "until it does, messages to it wait, some minutes" in done.err
 
 
 CASES: list[tuple[list[str], str, dict[str, Any], dict[str, Any], str | None]] = [

@@ -117,6 +117,31 @@ async def test_a_program_that_kills_its_keeper_at_once_counts_as_started_and_kil
             assert await run_script("kill -KILL $PPID; exec sleep 600", workspace) == -signal.SIGKILL
 
 
+async def test_a_program_starts_where_few_files_may_be_open(workspace: Path) -> None:
+    """In a process of its own: this one may have more open, and its fork server has the limit that it had then."""
+    code = (
+        "import resource, sys, trio; from pathlib import Path; from sessiond.runtimes import process\n"
+        "from sessiond.runtimes.launcher import ProgramCommand\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "async def read(data): pass\n"
+        "command = ProgramCommand(argv=('sh', '-c', 'exit 7'), env={'PATH': '/usr/bin:/bin'}, cwd=Path(sys.argv[1]))\n"
+        "print(trio.run(process.run, command, read).status)"
+    )
+    with trio.fail_after(PATIENCE_S):
+        done = await trio.run_process([sys.executable, "-c", code, str(workspace)], capture_stdout=True)
+    assert done.stdout == b"7\n"
+
+
+async def test_a_program_that_stops_its_keeper_is_ended_like_any_other(workspace: Path) -> None:
+    with trio.fail_after(PATIENCE_S):
+        assert await run_script("kill -STOP $PPID; exit 7", workspace) == 7
+        leaver = LEAVERS["setsid"].format(name="left") + WAIT_FOR_PID.format(name="left")
+        stopping = "echo $$ >me; while :; do kill -STOP $PPID; sleep 0.01; done"
+        assert await run_script(leaver + stopping, workspace) == -signal.SIGKILL
+    for name in ("me", "left"):
+        await until(lambda name=name: not is_alive(read_pid(workspace / name)))
+
+
 async def test_a_fork_server_that_was_killed_is_started_again(workspace: Path) -> None:
     await run_script("ps -o ppid= $PPID >server", workspace)
     server = int((workspace / "server").read_text())
