@@ -48,9 +48,7 @@ def run(args: Args) -> None:
         elsewhere = f", {sum(waiting.values())} of other programs' sessions" if waiting else ""
         note(f"what they wait for{elsewhere}, and the lines that answer: sessiond questions")
     if any(_describe_attached(agent) == "no" for agent in found["agents"]):
-        note(
-            "an attached agent is a program that connects; until it does, messages to it wait, some minutes (README: From Python)"
-        )
+        note("an attached agent is a program that connects; until it does, messages to it wait, some minutes")
 
 
 def _describe_attached(agent: dict[str, Any]) -> str:
