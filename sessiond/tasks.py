@@ -54,10 +54,10 @@ def own_threads(most: int) -> Callable[..., Awaitable[Any]]:
 
 
 # So few that the event loop gets the interpreter, and none of which waits for a disk.
-_compute = own_threads(2)
+compute = own_threads(2)
 
 
-async def run_off_loop(size: int, function: Callable[..., T], *args: object, run_sync: RunSync = _compute) -> T:
+async def run_off_loop(size: int, function: Callable[..., T], *args: object, run_sync: RunSync = compute) -> T:
     """The result of `function`, a computation over so many bytes; it has no effects, as it may be called twice.
 
     Over more than LONG_BYTES it runs in a worker thread, so that the event loop has its turns meanwhile, or at once

@@ -77,7 +77,7 @@ def find_long_excess(text: bytes, spare: int = 0) -> Excess | None:
 
 
 def is_too_deep(text: bytes) -> bool:
-    """Whether objects and arrays are nested beyond the limit."""
+    """Whether objects and arrays are nested beyond the limit. May be wrong by some levels where it is no JSON."""
     # Each level needs two brackets.
     if len(text) <= 2 * MAX_NESTING or len(text.translate(None, _NO_BRACKET)) <= 2 * MAX_NESTING:
         return False

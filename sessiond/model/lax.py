@@ -85,7 +85,8 @@ def mend_surrogates(data: bytes, piece: int = _PIECE_BYTES) -> bytes:
 def _end_of_piece(marked: bytes, start: int, size: int) -> int:
     """Where a piece may end: not within an escape, nor between two surrogates that may be a pair."""
     end = start + size
-    escape = marked.rfind(b"\\", start + _ESCAPE_BYTES, end)
+    # Not among the first two, of which both may be left to the next piece: it would be this one again.
+    escape = marked.rfind(b"\\", start + 2 * _ESCAPE_BYTES, end)
     if end >= len(marked) or escape < 0:
         return end
     return escape - _ESCAPE_BYTES if _HIGH_SURROGATE.match(marked, escape - _ESCAPE_BYTES) else escape

@@ -45,6 +45,7 @@ _MAX_DEPTH = 100
 _ARGUMENTS = frozenset({"arguments", "input", "args", "parameters", "params"})
 # Programs write the tool's name with their own prefix: mcp__sessiond__sessions_spawn, sessiond.sessions_spawn.
 _SPAWN = "sessions_spawn"
+_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 # Keys that name the tool in events whose arguments are nested deeper (opencode: `tool`, then `state.input`).
 _NAMED_ELSEWHERE = ("tool", "toolName", "tool_name")
 
@@ -62,7 +63,7 @@ def redact_spawn_calls(value: Any) -> Any:
 
 def may_name_spawn(raw: bytes) -> bool:
     """Whether JSON may hold a `sessions_spawn` call, so that all of its values have to be looked at."""
-    return b"spawn" in raw.lower() or b"\\u" in raw
+    return b"spawn" in raw.lower() or _ESCAPED_LETTER.search(raw) is not None
 
 
 def redact_spawn_raw(raw: bytes) -> bytes:

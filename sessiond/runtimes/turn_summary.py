@@ -6,7 +6,7 @@ from typing import Any
 
 from sessiond.runtimes.output import Ended, MessageOutput
 
-# Of a usage, or of its costs, so many are summed; pi's has six. One message can have 87,000.
+# So many members of a usage are summed, and as many costs; pi's has six. One message can have 87,000.
 _MAX_MEMBERS = 256
 
 

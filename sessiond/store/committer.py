@@ -22,7 +22,7 @@ from sessiond.store.append import Compose
 from sessiond.store.catalog import Session
 from sessiond.store.commit_job import CommitJob, MakeThreads, Tell, WaitingAppend
 from sessiond.store.file_commit import FileCommits
-from sessiond.store.refusals import require_own, storage_error
+from sessiond.store.refusals import Abandoned, require_own, storage_error
 from sessiond.store.writing import Sync
 
 # How long results are published and answered before other tasks run. A thousand appends would take 50 ms and more.
@@ -332,12 +332,14 @@ class Committer:
         del self._under_way[job]
         self.syncs += 1
         session.activity.in_flight -= len(job.waiters)
+        untold = deque(job.waiters)
         try:
             self._keep_results(job)
             while self._on_committed(session):
                 yield
             job.done.set()
-            for waiting in job.waiters:
+            while untold:
+                waiting = untold.popleft()
                 if waiting.tell is not None:
                     error = None if waiting.error is None else storage_error(waiting.error, session.key)
                     waiting.tell(waiting.places if error is None else [], error)
@@ -346,6 +348,9 @@ class Committer:
                 raise job.crash
         finally:
             job.done.set()
+            for waiting in untold:  # after a fault, which ends the daemon; meanwhile nobody waits for it in vain
+                if waiting.tell is not None:
+                    waiting.tell([], storage_error(Abandoned(), session.key))
             if self._open.get(session) is job:
                 del self._open[session]
             self._release(session)

@@ -34,10 +34,10 @@ from sessiond.store.machine_presence import MachinePresence
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.presence import StorePresence
 from sessiond.store.reading_threads import ReadingThreads
-from sessiond.store.refusals import StoreDisplaced, require_own, storage_error
+from sessiond.store.refusals import Abandoned, StoreDisplaced, require_own, storage_error
 from sessiond.store.session_reader import SessionReader
 from sessiond.store.writing import Sync
-from sessiond.tasks import LONG_BYTES, DiskThreads, RunSync, own_threads, run_in_thread, run_off_loop
+from sessiond.tasks import LONG_BYTES, DiskThreads, RunSync, compute, own_threads, run_in_thread, run_off_loop
 
 __all__ = ["Custom", "Message", "Part", "SessionStore", "Written", "open_store"]
 
@@ -86,6 +86,7 @@ class SessionStore:
         self.record_limit = record_limit
         self._listener = listener
         self.run_sync = run_sync or run_in_thread
+        self._run_compute = run_sync or compute
         # What clients read keeps neither writes nor the feed waiting.
         self.reading = ReadingThreads()
         self.writing = DiskThreads(_WRITING_THREADS, _MOST_STUCK_WRITES)
@@ -191,9 +192,9 @@ class SessionStore:
         ended = trio.Event()
         refusal: StorageError | None = None
 
-        def tell(_ids: list[str], error: StorageError | None) -> None:
+        def tell(ids: list[str], error: StorageError | None) -> None:
             nonlocal refusal
-            refusal = error
+            refusal = error or (None if ids else storage_error(Abandoned(), session.key))
             ended.set()
 
         if size <= LONG_BYTES:
@@ -201,7 +202,7 @@ class SessionStore:
             self.append_later(session, drafts, tell)
         else:
             with self.committer.take_place(session) as place:
-                drafts = await run_off_loop(size, make, run_sync=self.run_sync)
+                drafts = await run_off_loop(size, make, run_sync=self._run_compute)
                 self.append_later(place, drafts, tell)
         await ended.wait()
         if refusal is not None:

@@ -56,12 +56,20 @@ def test_lone_surrogates_become_replacement_characters_of_the_same_length(text, 
 ESCAPES = st.sampled_from([rb"\ud83d", rb"\ude00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\""])
 
 
-@given(st.lists(ESCAPES, max_size=40), st.integers(12, 40))
+@given(st.lists(ESCAPES, max_size=40), st.integers(18, 40))
 def test_surrogates_are_mended_wherever_the_pieces_end(escapes: list[bytes], piece: int) -> None:
     text = b'"%b"' % b"".join(escapes)
     whole = lax.mend_surrogates(text)
     assert json.loads(whole) == json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert lax.mend_surrogates(text, piece) == whole
+
+
+def test_a_pair_with_much_text_behind_it_is_passed_over() -> None:
+    for before in range(1000, 1016):
+        text = json.dumps("x" * before + "\U0001f600" + "y" * (3 * lax._PIECE_BYTES)).encode()
+        assert lax.mend_surrogates(text) == text
+        cut = text[:-1] + rb"\ud83d" + b'"'
+        assert lax.mend_surrogates(cut) == text[:-1] + rb"\ufffd" + b'"'
 
 
 @check_each("escape", [rb"\ud800", rb"\ud83d\ude00", rb"\n", rb"\\", rb"\u00e9"])

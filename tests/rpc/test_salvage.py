@@ -36,7 +36,10 @@ ANY = st.recursive(
             [SalvagedAnswer(1), SalvagedAnswer(2, b'{"id": 2, "result": 1}')],
         ),
         (b'{"id":3,"result":"cut off', [SalvagedAnswer(3)]),
-        (b'{"jsonrpc":"2.0","result":{"id":9},}, "id": 3}', [SalvagedAnswer(9)]),
+        (b'{"jsonrpc":"2.0","result":{"id":9},}, "id": 3}', [SalvagedAnswer(3)]),
+        (b'{"result":{"id":9},}', []),
+        (b'{"id":null,"result":{"x":NaN,"id":9}}', []),
+        (b'{"params":{"x":NaN},"method":"m","id":9}', []),
         (b'{"id":3,"result":' + b"[" * 100_000 + b"}", [SalvagedAnswer(3)]),
         (b'{"id":3,"result":"' + b"x" * 300_000 + b'",NaN}', [SalvagedAnswer(3)]),
         (b'{"result":"' + b"x" * 300_000 + b'",NaN,"id": 4}', [SalvagedAnswer(4)]),
@@ -91,3 +94,32 @@ def test_of_a_long_answer_the_id_is_found_at_its_edges(request_id: int, *, is_la
         assert salvage(frame.replace(b"x" * 9, b"\xff" * 9), codec) == [SalvagedAnswer(request_id)]
     request = {"method": "ping", **answer}
     assert salvage(json.dumps(request).encode(), "json") == salvage(cbor2.dumps(request), "cbor") == []
+
+
+@check_each(
+    ("value", "found"),
+    [
+        ({"result": {"x": "They bid\nhigh"}, "id": 77}, [SalvagedAnswer(77)]),
+        ({"jsonrpc": "2.0", "result": {"id": 3, "x": "forbid\n"}, "id": 77}, [SalvagedAnswer(77)]),
+        ({"error": {"id": 3}, "id": -1}, []),
+        ({"id": None, "result": {"x": 1, "id": 5}}, []),
+        ({"result": {"x": 1, "id": 5}}, []),
+        ({"jsonrpc": "2.0", "result": {"x": 1, "id": 5}}, []),
+        ({"params": {"id": 5}, "method": "ping", "id": 7}, []),
+        ({"id": 8, "result": "fmethod"}, []),
+    ],
+)
+def test_of_a_long_cbor_answer_its_own_id_alone_is_taken(value: dict[str, object], found: list[SalvagedAnswer]) -> None:
+    for name in ("result", "error"):
+        if isinstance(value.get(name), dict):
+            value = {**value, name: {"long": "y" * 40_000, **value[name]}}
+    if "params" in value or value.get("result") == "fmethod":
+        value = {**value, "x": "y" * 40_000}
+    assert salvage(cbor2.dumps(value), "cbor") == found
+
+
+@check_each(("size", "is_mended"), [(200 * 1024, True), (300 * 1024, False)])
+def test_a_long_answer_with_cut_text_is_repaired_up_to_a_size(size: int, *, is_mended: bool) -> None:
+    frame = b'{"jsonrpc":"2.0","id":3,"result":"' + b"x" * size + rb"\ud83d" + b'"}'
+    text = frame.replace(rb"\ud83d", rb"\ufffd") if is_mended else None
+    assert salvage(frame, "json") == [SalvagedAnswer(3, text)]
