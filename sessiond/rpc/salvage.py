@@ -22,17 +22,17 @@ _MAX_WHOLE_BYTES = 32 * 1024
 _MAX_MENDED_BYTES = 256 * 1024
 # The id of an answer is looked for in so many bytes at its beginning and its end.
 _EDGE_BYTES = 128
-# Where an answer begins with its id, and where it ends with it: it is the answer's own, not that of something in it.
-_BEGIN = rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
+# Where an answer, or a batch, begins with its id, and where it ends with it: its own, not that of something in it.
+_BEGIN = rb'\s*\[?\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
 _FIRST_ID = re.compile(_BEGIN + rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _RESULT = re.compile(_BEGIN + rb'"(?:result|error)"')
-_LAST_ID = re.compile(rb'[,{]\s*"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
+_LAST_ID = re.compile(rb'[,{]\s*"id"\s*:\s*(\d{1,15})\s*\}\s*\]?\s*\Z')
 # The same in CBOR (RFC 8949, section 3): the text `id`, and an unsigned integer. An answer that ends with it has no
 # other members than those before it, since nothing closes a map.
 _UINT = rb"(?:([\x00-\x17])|\x18(.)|\x19(..)|\x1a(.{4})|\x1b(.{8}))"
 _VERSION = rb"\x67jsonrpc\x632\.0"
-_FIRST_CBOR_ID = re.compile(rb"(?:[\xa1-\xb7]|\xbf)(?:%b)?\x62id%b" % (_VERSION, _UINT), re.DOTALL)
-_CBOR_RESULT = re.compile(rb"(?:\xa2|\xa3%b)(?:\x66result|\x65error)" % _VERSION)
+_FIRST_CBOR_ID = re.compile(rb"[\x81-\x97]?(?:[\xa1-\xb7]|\xbf)(?:%b)?\x62id%b" % (_VERSION, _UINT), re.DOTALL)
+_CBOR_RESULT = re.compile(rb"[\x81-\x97]?(?:\xa2|\xa3%b)(?:\x66result|\x65error)" % _VERSION)
 _LAST_CBOR_ID = re.compile(rb"\x62id%b\Z" % _UINT, re.DOTALL)
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -45,7 +45,7 @@ class SalvagedAnswer(msgspec.Struct, frozen=True):
 
 
 def salvage(frame: bytes, codec: CodecName) -> list[SalvagedAnswer]:
-    """The answers in a frame that was refused, perhaps none. Never raises. Of a long batch none is found."""
+    """The answers in a frame that was refused, perhaps none. Never raises. Of a long batch one is found at most."""
     if len(frame) > _MAX_WHOLE_BYTES:
         return _mend_long(frame, codec)
     try:

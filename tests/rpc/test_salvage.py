@@ -38,6 +38,8 @@ ANY = st.recursive(
         (b'{"id":3,"result":"cut off', [SalvagedAnswer(3)]),
         (b'{"jsonrpc":"2.0","result":{"id":9},}, "id": 3}', [SalvagedAnswer(3)]),
         (b'{"result":{"id":9},}', []),
+        (b'[{"jsonrpc":"2.0","id":3,"result":{"reply"}}]', [SalvagedAnswer(3)]),
+        (b'[{"result":"' + b"x" * 300_000 + b'",NaN,"id": 4}]', [SalvagedAnswer(4)]),
         (b'{"id":null,"result":{"x":NaN,"id":9}}', []),
         (b'{"params":{"x":NaN},"method":"m","id":9}', []),
         (b'{"id":3,"result":' + b"[" * 100_000 + b"}", [SalvagedAnswer(3)]),
