@@ -93,8 +93,9 @@ class TranscriptSink:
 
         def make() -> list[RecordDraft]:
             nonlocal said
-            said = _read_reply(message)
-            return self._store.make_drafts([*before, Message(redact_message(raw) if raw is not None else whole)])
+            drafts = self._store.make_drafts([*before, Message(redact_message(raw) if raw is not None else whole)])
+            said = _read_reply(message)  # of what can be stored only
+            return drafts
 
         ids = await self._store.append_made(self._run.session, len(raw or b""), make)
         self.reply_so_far = self.reply_so_far.with_message(said, ids[-1])
