@@ -22,7 +22,7 @@ def write_hostile(store: Any) -> None:
     hostile.say("`" * 5000 + "*" * 5000 + "[" * 5000, {"type": "thinking", "thinking": "a" * 200_000})
     calls = [
         {"type": "toolCall", "id": f"c{n}", "name": "Bash\u202e", "arguments": {"command": "<b>"}}
-        for n in range(60_000)
+        for n in range(40_000)
     ]
     hostile.say(*calls)
     image = {"type": "image", "mimeType": "image/svg+xml", "data": "PHN2Zz4="}
@@ -79,7 +79,7 @@ def test_hostile_transcripts_are_inert_and_the_page_is_usable(tmp_path: Any, ope
         assert omitted.count() == 1
         many = page.locator("message-view", has_text="This message has").first
         many.get_by_role("button", name="Show it").click()
-        page.locator(".cut", has_text="59,900 more parts").wait_for()
+        page.locator(".cut", has_text="39,900 more parts").wait_for()
         assert page.locator("tool-call").count() < 200
         images = page.locator("details.image summary")
         for at in range(2):
