@@ -21,7 +21,7 @@ from sessiond.tasks import run_in_thread
 
 CodecName = Literal["json", "cbor"]
 
-_SELF_DESCRIBED = b"\xd9\xd9\xf7"  # tag 55799, RFC 8949 section 3.4.6: "this is CBOR", and nothing else
+SELF_DESCRIBED = b"\xd9\xd9\xf7"  # tag 55799, RFC 8949 section 3.4.6: "this is CBOR", and nothing else
 # Every tag that cbor2 interprets. All are refused here, and some would be dangerous (35 compiles a regular expression,
 # 2 and 3 make integers of any size, 28 and 29 make cyclic values).
 _CBOR2_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
@@ -75,7 +75,7 @@ class CborCodec:
 
         try:
             value = cbor2.loads(
-                frame.removeprefix(_SELF_DESCRIBED),
+                frame.removeprefix(SELF_DESCRIBED),
                 tag_hook=_refuse_tag,
                 semantic_decoders=_refused_tags(),
                 allow_duplicate_keys=False,
@@ -107,7 +107,7 @@ def decode_leniently(frame: bytes) -> Any:
 
     try:
         return cbor2.loads(
-            frame.removeprefix(_SELF_DESCRIBED),
+            frame.removeprefix(SELF_DESCRIBED),
             tag_hook=_refuse_tag,
             semantic_decoders=_refused_tags(),
             str_errors="replace",

@@ -44,7 +44,7 @@ from sessiond.rpc.messages import (
 )
 from sessiond.rpc.method import Context, Later, LongWork, Method
 from sessiond.rpc.pace import Pace
-from sessiond.rpc.params import cancelled_id, decode_params, take_meta
+from sessiond.rpc.params import cancelled_id, decode_params, read_meta
 from sessiond.rpc.parsed_message import ParsedMessage, parse_message
 from sessiond.rpc.peer import Peer
 from sessiond.rpc.pending import PendingRequest, PreparedMethod, PromisedRequest
@@ -203,15 +203,16 @@ class Dispatcher(Generic[S]):
             raise MethodNotFound(f"There is no method {quote(str(name)[:80])}.")
         if reply is not None and request_id in peer.pending:
             raise InvalidRequest("A request with this id is still in flight.")
-        params, meta = envelope.params, None
-        if parsed.has_meta:
-            params, meta = take_meta(params)
-            caller = peer.caller_for(meta) if meta is not None else caller
+        meta = read_meta(envelope.params) if parsed.meta is UNSET else parsed.meta
+        if meta is not None:
+            caller = peer.caller_for(meta)
         self._admit(peer, caller, route.method)
         must_wait = self._readiness.ready is not None and self._readiness.must_wait(peer, route.method)
         if route.waits or must_wait:
             self._check_in_flight(peer)
-        decoded = decode_params(route.decoder, params) if parsed.params is None else parsed.params
+        decoded = parsed.params
+        if decoded is None:
+            decoded = decode_params(route.decoder, envelope.params, has_meta=parsed.has_meta)
         ordered = route.method.ordered or must_wait
         # A request whose turn has not come needs a task to wait in, even if its handler does not wait.
         at_once = not (route.is_async or must_wait or (ordered and peer.has_open_turns))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from sessiond.model.lax import mend_surrogates
-from sessiond.rpc.codecs import CodecName, decode_leniently
+from sessiond.rpc.codecs import SELF_DESCRIBED, CodecName, decode_leniently
 
 # Decoded up to this size, since it is done on the event loop, where some texts take a microsecond a byte.
 _MAX_WHOLE_BYTES = 32 * 1024
@@ -22,18 +22,34 @@ _MAX_WHOLE_BYTES = 32 * 1024
 _MAX_MENDED_BYTES = 256 * 1024
 # The id of an answer is looked for in so many bytes at its beginning and its end.
 _EDGE_BYTES = 128
-# Where an answer, or a batch, begins with its id, and where it ends with it: its own, not that of something in it.
-_BEGIN = rb'\s*\[?\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
-_FIRST_ID = re.compile(_BEGIN + rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
-_RESULT = re.compile(_BEGIN + rb'"(?:result|error)"')
-_LAST_ID = re.compile(rb'[,{]\s*"id"\s*:\s*(\d{1,15})\s*\}\s*\]?\s*\Z')
-# The same in CBOR (RFC 8949, section 3): the text `id`, and an unsigned integer. An answer that ends with it has no
-# other members than those before it, since nothing closes a map.
-_UINT = rb"(?:([\x00-\x17])|\x18(.)|\x19(..)|\x1a(.{4})|\x1b(.{8}))"
-_VERSION = rb"\x67jsonrpc\x632\.0"
-_FIRST_CBOR_ID = re.compile(rb"[\x81-\x97]?(?:[\xa1-\xb7]|\xbf)(?:%b)?\x62id%b" % (_VERSION, _UINT), re.DOTALL)
-_CBOR_RESULT = re.compile(rb"[\x81-\x97]?(?:\xa2|\xa3%b)(?:\x66result|\x65error)" % _VERSION)
-_LAST_CBOR_ID = re.compile(rb"\x62id%b\Z" % _UINT, re.DOTALL)
+# An answer that has its id before its result, and the end of one that has it behind. A request of the client has an id
+# as well, of the same numbers, and no result. Only the first id of a batch is sure to be that of an answer.
+_OPEN, _VERSION = rb"\{\s*", rb'(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
+_ID, _RESULT = rb'"id"\s*:\s*(\d{1,15})\s*', rb'"(?:result|error)"'
+_FIRST_ID = re.compile(rb"\s*\[?\s*" + _OPEN + _VERSION + _ID + rb",\s*" + _VERSION + _RESULT)
+_RESULT_FIRST = re.compile(rb"\s*" + _OPEN + _VERSION + _RESULT)
+_LAST_ID = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
+# The same in CBOR (RFC 8949, section 3): the text `id`, and an unsigned integer. Nothing closes a map there, so that it
+# has to be one with as many members as were seen: a result, an id, and perhaps a version.
+_CBOR_VERSION, _CBOR_RESULT = rb"\x67jsonrpc\x632\.0", rb"(?:\x66result|\x65error)"
+_CBOR_ID = rb"\x62id(?:([\x00-\x17])|\x18(.)|\x19(..)|\x1a(.{4})|\x1b(.{8}))"
+_FIRST_CBOR_ID = re.compile(
+    rb"[\x81-\x97]?(?:[\xa2-\xb7]|\xbf)(?:%b)?%b(?:%b)?%b" % (_CBOR_VERSION, _CBOR_ID, _CBOR_VERSION, _CBOR_RESULT),
+    re.DOTALL,
+)
+_CBOR_RESULT_FIRST = re.compile(rb"(?:\xa2|\xa3%b)%b" % (_CBOR_VERSION, _CBOR_RESULT))
+_LAST_CBOR_ID = re.compile(rb"%b\Z" % _CBOR_ID, re.DOTALL)
+_CBOR_RESULT_FIRST_OF_THREE = re.compile(rb"\xa3%b" % _CBOR_RESULT)
+_LAST_CBOR_VERSION_AND_ID = re.compile(rb"%b%b\Z" % (_CBOR_VERSION, _CBOR_ID), re.DOTALL)
+# How an answer begins, and how it ends where its id is there.
+_SHAPES: dict[CodecName, list[tuple[re.Pattern[bytes], re.Pattern[bytes] | None]]] = {
+    "json": [(_FIRST_ID, None), (_RESULT_FIRST, _LAST_ID)],
+    "cbor": [
+        (_FIRST_CBOR_ID, None),
+        (_CBOR_RESULT_FIRST, _LAST_CBOR_ID),
+        (_CBOR_RESULT_FIRST_OF_THREE, _LAST_CBOR_VERSION_AND_ID),
+    ],
+}
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -58,7 +74,7 @@ def salvage(frame: bytes, codec: CodecName) -> list[SalvagedAnswer]:
 
 def _mend_long(frame: bytes, codec: CodecName) -> list[SalvagedAnswer]:
     found = _find_id(frame, codec)
-    if not found or codec == "cbor" or len(frame) > _MAX_MENDED_BYTES:
+    if not found or codec == "cbor" or len(frame) > _MAX_MENDED_BYTES or frame.lstrip().startswith(b"["):
         return found
     mended = mend_surrogates(frame)
     return [SalvagedAnswer(found[0].request_id, mended)] if mended != frame else found
@@ -77,17 +93,16 @@ def _mend(item: dict[str, Any]) -> SalvagedAnswer:
 
 
 def _find_id(frame: bytes, codec: CodecName) -> list[SalvagedAnswer]:
-    """The id of an answer that is not decoded, if it stands first or last in it."""
-    first, last = frame[:_EDGE_BYTES], frame[-_EDGE_BYTES:]
-    begin, result, end, method = (
-        (_FIRST_ID, _RESULT, _LAST_ID, b'"method"')
-        if codec == "json"
-        else (_FIRST_CBOR_ID, _CBOR_RESULT, _LAST_CBOR_ID, b"\x66method")
-    )
-    found = begin.match(first)
-    if found is None and result.match(first) is not None:
-        found = end.search(last)
-    if found is None or method in first:
-        return []
-    digits: bytes = next(group for group in found.groups() if group is not None)
-    return [SalvagedAnswer(int(digits) if codec == "json" else int.from_bytes(digits, "big"))]
+    """The id of an answer that is not decoded, if it stands first or last in it.
+
+    Where an answer was cut off, the last one may be that of something in it.
+    """
+    first, last = frame.removeprefix(SELF_DESCRIBED)[:_EDGE_BYTES], frame[-_EDGE_BYTES:]
+    for begin, end in _SHAPES[codec]:
+        found = begin.match(first)
+        if found is not None and end is not None:
+            found = end.search(last)
+        if found is not None:
+            digits: bytes = next(group for group in found.groups() if group is not None)
+            return [SalvagedAnswer(int(digits) if codec == "json" else int.from_bytes(digits, "big"))]
+    return []

@@ -130,6 +130,9 @@ class Committer:
         left: dict[str, int] = {}
         for job in {*self._open.values(), *self._under_way}:
             left[job.session.key] = left.get(job.session.key, 0) + len(job.waiters)
+        for session, places in self._places.items():
+            if behind := sum(len(place.appends) for place in places):
+                left[session.key] = left.get(session.key, 0) + behind
         return left
 
     async def append(self, session: Session, compose: Compose, last_id: str) -> list[tuple[int, int]]:
@@ -350,7 +353,8 @@ class Committer:
             job.done.set()
             for waiting in untold:  # after a fault, which ends the daemon; meanwhile nobody waits for it in vain
                 if waiting.tell is not None:
-                    waiting.tell([], storage_error(Abandoned(), session.key))
+                    with suppress(Exception):  # the same fault, perhaps
+                        waiting.tell([], storage_error(Abandoned(), session.key))
             if self._open.get(session) is job:
                 del self._open[session]
             self._release(session)

@@ -34,7 +34,7 @@ from sessiond.store.machine_presence import MachinePresence
 from sessiond.store.new_records import Custom, Message, Part, Written, drafts_of, lines_of, locate_written
 from sessiond.store.presence import StorePresence
 from sessiond.store.reading_threads import ReadingThreads
-from sessiond.store.refusals import Abandoned, StoreDisplaced, require_own, storage_error
+from sessiond.store.refusals import StoreDisplaced, require_own, storage_error
 from sessiond.store.session_reader import SessionReader
 from sessiond.store.writing import Sync
 from sessiond.tasks import LONG_BYTES, DiskThreads, RunSync, compute, own_threads, run_in_thread, run_off_loop
@@ -192,9 +192,9 @@ class SessionStore:
         ended = trio.Event()
         refusal: StorageError | None = None
 
-        def tell(ids: list[str], error: StorageError | None) -> None:
+        def tell(_ids: list[str], error: StorageError | None) -> None:
             nonlocal refusal
-            refusal = error or (None if ids else storage_error(Abandoned(), session.key))
+            refusal = error
             ended.set()
 
         if size <= LONG_BYTES:

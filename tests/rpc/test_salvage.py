@@ -39,13 +39,18 @@ ANY = st.recursive(
         (b'{"jsonrpc":"2.0","result":{"id":9},}, "id": 3}', [SalvagedAnswer(3)]),
         (b'{"result":{"id":9},}', []),
         (b'[{"jsonrpc":"2.0","id":3,"result":{"reply"}}]', [SalvagedAnswer(3)]),
-        (b'[{"result":"' + b"x" * 300_000 + b'",NaN,"id": 4}]', [SalvagedAnswer(4)]),
+        (b'[{"id": 4,"result":"' + b"x" * 300_000 + b'",NaN}]', [SalvagedAnswer(4)]),
+        (b'[{"id":4,"error":"' + b"x" * 40_000 + rb'\ud83d"}]', [SalvagedAnswer(4)]),
+        (b'[{"result":"' + b"x" * 40_000 + rb'\ud83d","id":1},{"method":"m","id":2}]', []),
         (b'{"id":null,"result":{"x":NaN,"id":9}}', []),
         (b'{"params":{"x":NaN},"method":"m","id":9}', []),
         (b'{"id":3,"result":' + b"[" * 100_000 + b"}", [SalvagedAnswer(3)]),
         (b'{"id":3,"result":"' + b"x" * 300_000 + b'",NaN}', [SalvagedAnswer(3)]),
         (b'{"result":"' + b"x" * 300_000 + b'",NaN,"id": 4}', [SalvagedAnswer(4)]),
         (b'{"id":3,"method":"m","params":NaN}', []),
+        (b'{"id":3,"params":{"x":NaN,},"method":"m"}', []),
+        (b'{"jsonrpc":"2.0","id":3,"params":"' + b"x" * 40_000 + rb'\ud83d","method":"m"}', []),
+        (b'{"id":3,"jsonrpc":"2.0","result":{"method":"m","x":NaN,},}', [SalvagedAnswer(3)]),
         (b'{"method":"m","id":3,"params":' + b"x" * 300_000, []),
         (b'{"id":true,"result":NaN}', []),
         (b'{"id":"3","result":NaN}', []),
@@ -108,7 +113,9 @@ def test_of_a_long_answer_the_id_is_found_at_its_edges(request_id: int, *, is_la
         ({"result": {"x": 1, "id": 5}}, []),
         ({"jsonrpc": "2.0", "result": {"x": 1, "id": 5}}, []),
         ({"params": {"id": 5}, "method": "ping", "id": 7}, []),
-        ({"id": 8, "result": "fmethod"}, []),
+        ({"result": "", "jsonrpc": "2.0", "id": 6}, [SalvagedAnswer(6)]),
+        ({"id": 9, "params": {}, "method": "ping"}, []),
+        ({"id": 8, "result": "fmethod"}, [SalvagedAnswer(8)]),
     ],
 )
 def test_of_a_long_cbor_answer_its_own_id_alone_is_taken(value: dict[str, object], found: list[SalvagedAnswer]) -> None:
@@ -117,7 +124,10 @@ def test_of_a_long_cbor_answer_its_own_id_alone_is_taken(value: dict[str, object
             value = {**value, name: {"long": "y" * 40_000, **value[name]}}
     if "params" in value or value.get("result") == "fmethod":
         value = {**value, "x": "y" * 40_000}
-    assert salvage(cbor2.dumps(value), "cbor") == found
+    if value.get("result") == "":
+        value["result"] = "y" * 40_000
+    for frame in (cbor2.dumps(value), cbor2.dumps(cbor2.CBORTag(55799, value))):
+        assert salvage(frame, "cbor") == found
 
 
 @check_each(("size", "is_mended"), [(200 * 1024, True), (300 * 1024, False)])

@@ -98,3 +98,24 @@ async def test_whoever_waits_when_the_daemon_fails_is_told_so(tmp_path: Path, si
         await append_until_the_fault()
     assert crash.group_contains(ZeroDivisionError)
     assert ["stored or not" in str(error) for error in errors] == [True]
+
+
+async def test_a_fault_in_telling_one_leaves_nobody_else_waiting_and_ends_the_daemon(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def tell(name: str, _ids: list[str], error: StorageError | None) -> None:
+        told.append(f"{name}: {'error' if error else 'stored'}")
+        if name != "last":
+            raise ZeroDivisionError  # a bug
+
+    async def append_until_the_fault() -> None:
+        async with followed_store(tmp_path) as parts:
+            await parts.create(KEY, "first")
+            for name in ("one", "two", "last"):
+                parts.store.append_later(parts.session(KEY), make(parts, name), partial(tell, name))
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as crash, trio.fail_after(PATIENCE_S):
+        await append_until_the_fault()
+    assert crash.group_contains(ZeroDivisionError)
+    assert told == ["one: stored", "two: error", "last: error"]
