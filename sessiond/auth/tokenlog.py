@@ -8,6 +8,8 @@ file grows by one line per event and is rewritten when half of its lines are abo
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -60,8 +62,12 @@ class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 _decode = msgspec.json.Decoder(Issue | Revocation).decode
 _encode = msgspec.json.Encoder().encode
+# What may be a line of ours. The others are not looked at: a file may have millions.
+_OBJECT = re.compile(rb"^\{[^\n]{2,16384}$", re.MULTILINE)
 # A file with fewer lines is never rewritten.
 _FEW_LINES = 16
+# Whether one with more is to be is looked for after an eighth of new lines, since that looks at each of them.
+_MANY_LINES = 1024
 
 
 class TokenLog:
@@ -79,21 +85,16 @@ class TokenLog:
         self._invalid: set[str] = set()
         self._children: dict[str, list[str]] = {}
         # The number of lines in the file, unreadable ones included.
-        self._lines = 0
-        self.skipped = 0
+        self._lines = self._next_look = 0
 
     @classmethod
     def parse(cls, data: bytes) -> TokenLog:
-        """The log in the bytes of a file. Lines that cannot be read are skipped and counted in `skipped`."""
+        """The log in the bytes of a file. Lines that cannot be read are skipped."""
         log = cls()
-        for line in data.split(b"\n"):
-            if not line.strip():
-                continue
-            try:
-                log.take(_decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                log._lines += 1
-                log.skipped += 1
+        for found in _OBJECT.finditer(data):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                log.take(_decode(found[0]))
+        log._lines = data.count(b"\n") + (not data.endswith(b"\n"))
         return log
 
     def issue(self, claims: Claims, parent: str | None = None) -> Issue:
@@ -196,7 +197,10 @@ class TokenLog:
 
     def is_outgrown(self, now_ms: int) -> bool:
         """Whether at least half of the lines are obsolete, so that the file should be rewritten."""
-        return self._lines >= _FEW_LINES and self._lines >= 2 * len(self.drop_expired(now_ms))
+        if self._lines < max(_FEW_LINES, self._next_look):
+            return False
+        self._next_look = self._lines + self._lines // 8 if self._lines >= _MANY_LINES else 0
+        return self._lines >= 2 * len(self.drop_expired(now_ms))
 
     def encode(self) -> bytes:
         """The content of a new file for the whole log."""

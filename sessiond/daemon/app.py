@@ -33,6 +33,8 @@ from sessiond.store.store import SessionStore, open_store
 from sessiond.transports.active_connections import ActiveConnections
 
 log = structlog.get_logger("sessiond")
+# What is wrong with the store is logged at the start, so many things of it.
+MAX_LOGGED_PROBLEMS = 200
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,14 +144,19 @@ async def _load_and_recover(parts: DaemonParts, watcher: Watcher, background: tr
     """Read the store, continue what a crash interrupted, and set `loaded`: everything is at work then."""
     parts.feed.watch_early(watcher)
     await load_sessions(parts.store, progress)
-    for problem in parts.store.problems:
+    problems = parts.store.problems
+    for problem in problems[:MAX_LOGGED_PROBLEMS]:
         log.warning("passed over", path=problem.path, reason=problem.reason)
+        await trio.lowlevel.checkpoint()
+    if (more := len(problems) - MAX_LOGGED_PROBLEMS) > 0:
+        log.warning("passed over", more=more, hint="sessiond doctor lists them")
     background.start_soon(parts.feed.run, watcher)
     background.start_soon(parts.saver.run)
     background.start_soon(parts.questions.run)
     await background.start(parts.attending.run)
     await background.start(parts.host.acp_agents.run)
     await background.start(parts.supervisor.run)
+    await parts.tokens.load_long_log()
     parts.notify_targets.reconfigure()
     await parts.recover()
     # Last: recovery has put its deliveries on hold by now.

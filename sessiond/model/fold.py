@@ -28,7 +28,7 @@ from sessiond.model.usage_rows import NOTHING_USED, OWN_RECENT, UsageItem, count
 
 # Raise it whenever the same lines give another entry than before: entries in an index with an older version are folded
 # again. tests/model/test_fold_version.py checks it.
-FOLD_VERSION = 20
+FOLD_VERSION = 21
 
 # An entry keeps so many of its newest idempotency keys: enough for any retry, and it stays small.
 MAX_KEYED_RUNS = 1000

@@ -22,7 +22,7 @@ from sessiond.model.usage import Usage, usage_id_of
 from sessiond.model.usage_rows import NOTHING_USED, UsageItem, count_costs, count_item, item_of, note_summary
 
 # Raise it whenever the same lines give another entry than before.
-FOREIGN_FOLD_VERSION = 1_000_018
+FOREIGN_FOLD_VERSION = 1_000_019
 
 # A message has at most so many parts, within so many bytes of the file: what is written behind that is another message,
 # since each part publishes the whole message anew.

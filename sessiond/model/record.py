@@ -33,6 +33,12 @@ Marker = Literal["compaction", "rewind"]
 # The types of records of pi that mark a place in the conversation: what came before was summed up, or left.
 MARKERS: dict[str, Marker] = {"compaction": "compaction", "branch_summary": "rewind"}
 
+# Of which every field that counts is read, and none is long: these are bad lines where they are longer. What is in one
+# is decoded, merged and checked several times, on the event loop, which takes seconds for 250,000 members.
+MAX_FACTS_BYTES = 128 * 1024
+_SHORT_TYPES = frozenset({"session", "model_change", "thinking_level_change", "session_info"})
+_SHORT_CUSTOM_TYPES = frozenset({ENTRY, QUESTION, ANSWER, HOOK})
+
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
 
 
@@ -163,13 +169,21 @@ def parse(line: bytes) -> Record:
             )
     elif kind == "custom":
         custom = _text(body.get("customType"))
+        if custom in _SHORT_CUSTOM_TYPES and len(line) > MAX_FACTS_BYTES:
+            raise BadLine(_too_long(custom))
         if custom is not None:
             data = bytes(_decode_slices(text).data)
             return Record(
                 type="custom", raw=line, id=own_id, timestamp_ms=_timestamp_ms(iso, None), custom_type=custom, data=data
             )
     kind = _text(kind) or ""
+    if kind in _SHORT_TYPES and len(line) > MAX_FACTS_BYTES:
+        raise BadLine(_too_long(kind))
     return Record(kind, line, own_id, _timestamp_ms(iso, None), marker=MARKERS.get(kind))
+
+
+def _too_long(kind: str) -> str:
+    return f"a {kind} record of more than {MAX_FACTS_BYTES} bytes"
 
 
 def decode_block(block: bytes | memoryview) -> list[LineEnvelope]:

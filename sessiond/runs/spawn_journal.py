@@ -119,7 +119,7 @@ class SpawnJournal:
         """Remove files that a crash left without a record that claims them. If that fails the note stays, and the next
         start tries again.
         """
-        for agent_id, attachments_id, session_id in self.unfinished_notes():
+        for agent_id, attachments_id, session_id in await self._store.run_sync(self.unfinished_notes):
             try:
                 if session_id:
                     if await self._is_claimed(session_id, attachments_id):

@@ -7,6 +7,7 @@ imported at the first token, because that takes a tenth of a second.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from sessiond.auth.tokenlog import Issue, Revocation, TokenLog, TokenRow
     from sessiond.auth.tokens import Claims, TokenVerifier
 
-
-_CHUNK_BYTES = 1 << 20
+# A longer log is read in a thread at the start, so that nobody waits for it.
+_LONG_LOG_BYTES = 256 * 1024
 
 
 class Tokens:
@@ -52,6 +53,14 @@ class Tokens:
         # False after a failed write: the next write replaces the whole file.
         self._is_intact = True
         self._writing = trio.Lock()
+
+    async def load_long_log(self) -> None:
+        """Read the log now where that takes long; otherwise the first token reads it."""
+        with contextlib.suppress(OSError):
+            status = os.stat(layout.TOKENS, dir_fd=self._store.root_fd, follow_symlinks=False)
+            if status.st_size > _LONG_LOG_BYTES:
+                with contextlib.suppress(StorageError):  # whoever shows a token is told
+                    await self._store.run_sync(self._load)
 
     def caller(self, text: str) -> Caller:
         """The caller who holds this token. Unauthenticated if it is invalid."""
@@ -181,7 +190,10 @@ class Tokens:
     def _read(self) -> bytes:
         try:
             with dirfd.closing(dirfd.open_file(self._store.root_fd, layout.TOKENS, os.O_RDONLY)) as fd:
-                return b"".join(iter(lambda: os.read(fd, _CHUNK_BYTES), b""))
+                data = dirfd.read_file(fd, layout.MAX_TOKENS_BYTES)
+                if data is None:
+                    raise OSError(errno.EFBIG, f"it is larger than {layout.MAX_TOKENS_BYTES} bytes")
+                return data
         except FileNotFoundError:
             return b""
         except OSError as error:

@@ -15,7 +15,7 @@ import msgspec
 from sessiond.errors import pluralize
 from sessiond.model import lax
 from sessiond.model.entry import Entry
-from sessiond.model.lax import Count, Milliseconds, decode_any
+from sessiond.model.lax import Count, Milliseconds
 from sessiond.store import dirfd, folding, index, inventory, layout, reading, rewrites
 from sessiond.store.finding import Finding, Findings
 from sessiond.store.inventory import StoredName
@@ -188,7 +188,7 @@ def check_indexes(root_fd: int, now_ms: int, *, in_use: bool) -> Findings:
             yield Finding("warn", path, what, "look again in a minute; if it stays: sessiond doctor --fix")
             continue
         if known.damaged:
-            what = f"damaged: {_join_names(known.damaged)}; it is made again from the transcripts"
+            what = f"damaged: {_join_names(known.damaged, known.more_damaged)}; it is made again from the transcripts"
             yield Finding("warn", path, what, "sessiond doctor --fix")
             continue
         behind = sum(not is_current(known, thing) for thing in transcripts)
@@ -266,24 +266,28 @@ def _check_format(root_fd: int, thing: StoredName | None) -> Findings:
 def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
     if thing is None:
         return
-    bad = []
+    bad: list[str] = []
+    more = 0
     try:
-        with os.fdopen(reading.open_stored(root_fd, thing), "rb") as file:
-            for number, line in enumerate(file.read().splitlines(), 1):
-                if line.strip() and not _is_object(line):
-                    bad.append(f"line {number}")
+        with dirfd.closing(reading.open_stored(root_fd, thing)) as fd:
+            data = dirfd.read_file(fd, layout.MAX_TOKENS_BYTES)
     except OSError as error:
         yield Finding("error", layout.TOKENS, f"cannot be read: {error.strerror}")
+        return
+    if data is None:
+        what = f"has {thing.status.st_size} bytes, the limit is {layout.MAX_TOKENS_BYTES}; no token counts"
+        yield Finding("error", layout.TOKENS, what, "move it away, then mint new tokens: sessiond token mint")
+        return
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip() and not (line.startswith(b"{") and type(lax.decode(line)) is dict):
+            if len(bad) < _NAMED:
+                bad.append(f"line {number}")
+            else:
+                more += 1
     if bad:
-        what = f"{pluralize(len(bad), 'bad line')}, passed over: {_join_names(bad)}; a token revoked there counts again"
+        count, names = pluralize(len(bad) + more, "bad line"), _join_names(bad, more)
+        what = f"{count}, passed over: {names}; a token revoked there counts again"
         yield Finding("warn", layout.TOKENS, what, "revoke again: sessiond token list, sessiond token revoke ID")
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(decode_any(line), dict)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 def _check_run_tokens(root_fd: int) -> Findings:
@@ -297,7 +301,8 @@ def _check_run_tokens(root_fd: int) -> Findings:
         yield Finding("ok", f"{layout.RUN}/{layout.RUNS}", what, "the next start removes them")
 
 
-def _join_names(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str], more: int = 0) -> str:
+    """The first names and the number of the others; `more` is that of those which are not in `names`."""
     listed = list(names)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more
+    others = max(len(listed) - _NAMED, 0) + more
+    return ", ".join(listed[:_NAMED]) + (f" and {others} more" if others else "")

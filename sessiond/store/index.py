@@ -34,6 +34,8 @@ CHUNK = 250
 _PIECE_BYTES = 192 * 1024
 # Between two entries in a file of the daemon's own. In JSON a string has no line break.
 _BETWEEN = b',\n"'
+# Of so many unusable entries the keys are named. A file can have a million.
+MAX_NAMED = 20
 # A file that is not JSON and changed this recently may still be being written.
 BEING_WRITTEN_MS = 60_000
 # The beginning of a file that no program is still writing: one of the daemon's own, which are only ever renamed into
@@ -44,13 +46,15 @@ _NOBODYS = re.compile(rb'\0|\{\n"[^\n]*": \{"sessionId":"[^"]*","sessionKey":"')
 class Index(msgspec.Struct):
     """What a sessions.json says: `ours` by session id, and `foreign` entries by session key.
 
-    `damaged` names what could not be used: the keys of entries, or the file as a whole. The file is `torn` if it is not
-    JSON and not the daemon's own (last changed at `mtime_ms`), and `unread` if it may be readable in a second.
+    `damaged` names what could not be used: the keys of the first MAX_NAMED entries, with `more_damaged` beside them, or
+    the file as a whole. The file is `torn` if it is not JSON and not the daemon's own (last changed at `mtime_ms`), and
+    `unread` if it may be readable in a second.
     """
 
     ours: dict[str, Entry]
     foreign: dict[str, dict[str, Any]]
     damaged: list[str] = []
+    more_damaged: int = 0
     torn: bool = False
     mtime_ms: int = 0
     unread: bool = False
@@ -167,7 +171,10 @@ def _add_row(index: Index, key: str, raw: bytes) -> None:
     # An unusable entry of the daemon's own is replaced by folding the transcript. It must not count as a foreign one,
     # which would give a file its key, or create an empty file.
     if type(fields) is not dict or "file" in fields or "sessionKey" in fields:
-        index.damaged.append(key)
+        if len(index.damaged) < MAX_NAMED:
+            index.damaged.append(key)
+        else:
+            index.more_damaged += 1
     else:
         index.foreign[key] = fields
 

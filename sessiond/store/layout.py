@@ -57,6 +57,8 @@ sessions.json.damaged*
 # not read into memory.
 MAX_DELIVERY_BYTES = 32 * 1024 * 1024
 MAX_INDEX_BYTES = 256 * 1024 * 1024
+# 200,000 tokens and their revocations; read when the first token is used, before anything else is done.
+MAX_TOKENS_BYTES = 64 * 1024 * 1024
 
 
 def session_id_of(file_name: str) -> str | None:

@@ -60,7 +60,8 @@ def scan_folder(
     foreign = foreign_of(known, folder, settings)
     if foreign is None:
         folder.waiting.add(layout.INDEX)
-    problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in known.damaged]
+    damaged = [*known.damaged, *([f"{known.more_damaged} more entries"] if known.more_damaged else [])]
+    problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in damaged]
     sessions, changed = _find_sessions(folder, known, left_out, problems)
     for done, (name, entry) in enumerate(changed):
         if progress is not None:

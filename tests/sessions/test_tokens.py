@@ -17,7 +17,7 @@ from support.rows import check_each
 
 from sessiond.errors import Unauthenticated
 from sessiond.sessions.tokens import Tokens
-from sessiond.store.layout import TOKENS
+from sessiond.store.layout import MAX_TOKENS_BYTES, TOKENS
 
 CONFIG = '[store]\ndurability = "os"\n'
 STORAGE = -32009
@@ -87,6 +87,25 @@ async def test_expired_tokens_are_compacted_out_of_the_log(tmp_path: Path) -> No
         assert [is_valid(parts, minted["token"]) for minted in unexpired] == [False, True, True]
     async with in_process_daemon(tmp_path, CONFIG) as parts:
         assert [is_valid(parts, minted["token"]) for minted in unexpired] == [False, True, True]
+
+
+@check_each("size", [MAX_TOKENS_BYTES, MAX_TOKENS_BYTES + 1])
+async def test_a_long_log_is_read_before_the_first_token_and_one_that_is_too_long_not_at_all(
+    tmp_path: Path, size: int
+) -> None:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        minted = await owner.call("tokens.mint", scopes=["list"])
+    with (tmp_path / "store" / TOKENS).open("ab") as log:
+        log.truncate(size)
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        if size <= MAX_TOKENS_BYTES:
+            assert parts.services.tokens._loaded is not None
+            assert is_valid(parts, minted["token"])
+        else:
+            failed = await owner.failure("tokens.mint", scopes=["list"])
+            assert (failed["code"], str(MAX_TOKENS_BYTES) in failed["message"]) == (STORAGE, True)
+        [found] = [one for one in (await owner.call("daemon.doctor"))["findings"] if one["thing"] == TOKENS]
+        assert found["level"] == ("warn" if size <= MAX_TOKENS_BYTES else "error")
 
 
 async def test_no_token_is_accepted_while_the_revocations_cannot_be_read(tmp_path: Path) -> None:

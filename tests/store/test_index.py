@@ -168,6 +168,14 @@ def test_any_bytes_can_be_loaded_as_an_index(content):
             os.close(fd)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_of_many_damaged_entries_the_first_are_named_and_the_others_counted(tmp_path, folder, more):
+    keys = [f"k{number}" for number in range(index.MAX_NAMED + more)]
+    (tmp_path / "sessions.json").write_text(json.dumps({key: [] for key in keys}))
+    found = index.load(folder.fd)
+    assert (found.damaged, found.more_damaged) == (keys[: index.MAX_NAMED], more)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
