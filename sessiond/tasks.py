@@ -35,14 +35,33 @@ async def run_in_thread(
     Callers handle OSError as a temporary failure; the library's own errors would end the daemon. With
     `abandon_on_cancel` a cancelled caller does not wait for the end of the function.
     """
+    came_of_it: list[Any] = []
     try:
-        return await trio.to_thread.run_sync(function, *args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
+        await trio.to_thread.run_sync(
+            _run_into, came_of_it, function, args, limiter=limiter, abandon_on_cancel=abandon_on_cancel
+        )
+        result: T = came_of_it.pop()
+        if came_of_it:
+            raise came_of_it.pop()
+        return result
     except MemoryError:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
     except RuntimeError as error:
         if "can't start new thread" not in str(error):
             raise
         raise NoThread from None
+
+
+def _run_into(came_of_it: list[Any], function: Callable[..., object], args: tuple[object, ...]) -> None:
+    """Call the function: its result is added to the list, or its error and None.
+
+    An error that a thread raises to Trio stays in a circle with the frames of its traceback, and so do the arguments
+    there, until the garbage collector looks some thousand objects later: 2 GiB of 40 refused messages of 15 MiB.
+    """
+    try:
+        came_of_it.append(function(*args))
+    except Exception as error:  # noqa: BLE001 - raised by the caller
+        came_of_it += (error, None)
 
 
 def own_threads(most: int) -> Callable[..., Awaitable[Any]]:

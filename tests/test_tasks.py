@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +15,7 @@ import trio.testing
 from support.patience import PATIENCE_S
 
 from sessiond.errors import NoThread
-from sessiond.tasks import LONG_BYTES, STUCK_S, DiskThreads, detached_nursery, run_off_loop
+from sessiond.tasks import LONG_BYTES, STUCK_S, DiskThreads, detached_nursery, run_in_thread, run_off_loop
 
 
 async def test_cancelling_ends_the_block_and_waits_for_its_tasks() -> None:
@@ -40,6 +42,32 @@ async def test_one_that_is_cancelled_before_it_is_open_ends() -> None:
         async with detached_nursery():
             await trio.sleep_forever()
     assert scope.cancelled_caught
+
+
+class Payload:
+    """What a weak reference can watch."""
+
+
+async def test_what_a_thread_was_given_is_gone_once_its_error_is() -> None:
+    def refuse(_payload: Payload) -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("refused") from error
+
+    gc.collect()
+    gc.disable()
+    try:
+        payload = Payload()
+        left = weakref.ref(payload)
+        with pytest.raises(ValueError, match="refused") as refused:
+            await run_in_thread(refuse, payload)
+        assert isinstance(refused.value.__cause__, KeyError)
+        del payload, refused
+        assert left() is None
+    finally:
+        gc.enable()
+    assert await run_in_thread(len, "four") == 4
 
 
 MOST, MOST_STUCK = 2, 3

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
 
-from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, no_memory, reason_of_reader
+from sessiond.errors import InvalidRequest, LimitExceeded, ParseError, SessiondError, no_memory, reason_of_reader
 from sessiond.model.decoding_cost import MAX_VALUES, find_long_excess
 from sessiond.model.lax import decode_any
 from sessiond.rpc.pace import Pace
@@ -82,12 +82,7 @@ class CborCodec:
                 strict_hashable_types=True,
             )
         except cbor2.CBORDecodeError as error:
-            cause = error.__cause__
-            if isinstance(cause, InvalidRequest):
-                raise cause from None
-            raise ParseError(
-                f"The message is not the CBOR that is taken here: {reason_of_reader(cause or error)}."
-            ) from None
+            raise _refusal(error.__cause__ or error) from None
         for envelope in value if isinstance(value, list) else (value,):
             _check_envelope(envelope)
         try:
@@ -173,6 +168,15 @@ def cbor_head(major: int, count: int) -> bytes:
         if count < (24 if width == 0 else 1 << 8 * width):
             return bytes([major | info]) + (count.to_bytes(width, "big") if width else b"")
     return bytes([major | 27]) + count.to_bytes(8, "big")
+
+
+def _refusal(reason: BaseException) -> SessiondError:
+    """What a client is told. A new error: one whose traceback has the frame it is raised in would keep the message, in
+    a circle that the garbage collector finds some thousand objects later.
+    """
+    if isinstance(reason, InvalidRequest):
+        return InvalidRequest(reason.message)
+    return ParseError(f"The message is not the CBOR that is taken here: {reason_of_reader(reason)}.")
 
 
 def _check_envelope(value: Any) -> None:

@@ -318,6 +318,7 @@ class Peer:
                 await self.wait_turn()
                 some = frames[start : start + _MESSAGES_PER_TURN] if len(frames) > _MESSAGES_PER_TURN else frames
                 await self._handle_frames(some)
+            del frames, some  # or an idle connection would keep its last message, without a share
             self.reservations.release()
 
     async def reserve_message(self, limit: int) -> None:

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import cbor2
 import msgspec
 import pytest
@@ -7,6 +9,7 @@ from support.patience import PATIENCE_S
 from support.sampling import amount
 
 from sessiond.rpc.answer_pieces import encode_in_pieces, json_length
+from sessiond.rpc.budget import MIB
 from sessiond.rpc.limits import Limits
 from sessiond.rpc.messages import encode_result
 from sessiond.rpc.outgoing_requests import RemoteError
@@ -269,6 +272,18 @@ async def test_a_pump_that_finds_the_connection_closed_is_not_a_fault(connect):
         await trio.testing.wait_all_tasks_blocked()
         client.stream.close()
         await client.ended.wait()
+
+
+async def test_an_idle_connection_does_not_keep_its_last_message(connect):
+    """It has no share of the budget any more: 40 clients with a message of 15 MiB each took 700 MiB."""
+    tracemalloc.start()
+    try:
+        async with connect() as client:
+            for size in (1, 4 * MIB):
+                assert (await client.call("no such method", {"x": "x" * size}))["error"]["code"] == -32601
+            assert tracemalloc.get_traced_memory()[0] < MIB
+    finally:
+        tracemalloc.stop()
 
 
 async def test_the_daemon_can_close_the_connection(connect):

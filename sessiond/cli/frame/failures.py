@@ -53,7 +53,7 @@ _HINTS = {
     "native_session_not_found": 'the ids of programs\' own sessions: "sessiond list --json", nativeId',
     "unauthenticated": "the token comes from the file that SESSIOND_TOKEN_FILE names; without it you are the owner",
     "stopping": "the daemon is going down; try again when it is back",
-    "storage": "nothing was written; make room on the disk of the store and try again",
+    "storage": "what is wrong with the store and its disk: sessiond doctor",
 }
 
 # Their sentences say what to do next.
