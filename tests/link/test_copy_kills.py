@@ -59,7 +59,7 @@ class GrowingFiles:
         return json.dumps({**record, "timestamp": "2026-01-01T00:00:00.000Z"}).encode() + b"\n"
 
 
-@pytest.mark.parametrize("seed", range(amount(4, 1)))
+@pytest.mark.parametrize("seed", range(amount(2, 1)))
 def test_every_copy_is_equal_after_links_daemons_and_the_server_were_killed(
     tmp_path: Path, nats_server: Any, seed: int
 ) -> None:
@@ -76,7 +76,7 @@ def test_every_copy_is_equal_after_links_daemons_and_the_server_were_killed(
             (server.kill, server.start),
             (lambda: purge(server), lambda: None),
         ]
-        for _ in range(amount(25, 1)):
+        for _ in range(amount(12, 1)):
             for kill, bring_back in rng.sample(kills, len(kills)):
                 files.grow()
                 kill()

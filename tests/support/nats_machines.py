@@ -23,7 +23,6 @@ from support.namespaces import Network
 from support.nats_server import Mode, NatsServer
 from support.patience import PATIENCE_S
 from support.real_daemon import PROGRAM, Daemon
-from support.sampling import WHOLE
 
 from sessiond.link.identity import load_identity
 from sessiond.link.server_setup import set_up
@@ -94,7 +93,7 @@ class LinkedMachine:
 
     def start_link(self) -> None:
         (self.store / "link" / "status.json").unlink(missing_ok=True)
-        if not WHOLE and not self.prefix:
+        if not self.prefix:
             self.link = fork_server().start(self._link_words(), self.daemon.environ, self.link_log)
             return
         with self.link_log.open("ab") as log:

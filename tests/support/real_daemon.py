@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from support.forked_daemon import ForkedProcess, fork_server
 from support.patience import PATIENCE_S
-from support.sampling import WHOLE
 
 PROGRAM = (sys.executable, "-m", "sessiond")
 
@@ -90,7 +89,7 @@ class Daemon:
     def _may_fork(self) -> bool:
         """Whether it is a plain one: no other command line, nothing in its environment that its interpreter reads."""
         is_plain = type(self).command is Daemon.command
-        return is_plain and not WHOLE and not any(name.startswith(("PYTHON", "LD_", "MALLOC")) for name in self.environ)
+        return is_plain and not any(name.startswith(("PYTHON", "LD_", "MALLOC")) for name in self.environ)
 
     def _run(self, command: list[str], pass_fds: tuple[int, ...] = (), umask: int = -1) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:

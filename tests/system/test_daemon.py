@@ -128,7 +128,7 @@ def test_files_are_private_under_any_umask(daemon: Daemon) -> None:
 def test_every_message_acknowledged_before_kill_9_is_in_the_transcript(tmp_path: Path, lanes: int) -> None:
     """Every round appends from three connections, kills the daemon in the middle, starts it and counts. 200 rounds."""
     with ThreadPoolExecutor(lanes) as pool:
-        done = [pool.submit(_kill_and_count, tmp_path / str(lane), amount(200, 6) // lanes) for lane in range(lanes)]
+        done = [pool.submit(_kill_and_count, tmp_path / str(lane), amount(100, 6) // lanes) for lane in range(lanes)]
         for lane in done:
             lane.result()
 
