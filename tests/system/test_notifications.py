@@ -1,6 +1,6 @@
 """Notifications of the real daemon: by command and by URL, over reloads, and over random kills.
 
-A few kills by default, 1,000 with SESSIOND_TESTS=whole, any number with `SESSIOND_NOTIFY_KILLS=100`.
+A few kills by default, 300 with SESSIOND_TESTS=whole, any number with `SESSIOND_NOTIFY_KILLS=100`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.sampling import amount
 
 pytestmark = pytest.mark.system
 
-KILLS = int(os.environ.get("SESSIOND_NOTIFY_KILLS", amount(1000, 1)))
+KILLS = int(os.environ.get("SESSIOND_NOTIFY_KILLS", amount(300, 1)))
 # Of a life behind its start: most are short, so that the first deliveries are cut off, and some get through them all.
 MEAN_LIFE_S, LONGEST_LIFE_S = 0.2, 1.0
 AGENTS = """

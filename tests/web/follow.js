@@ -20,7 +20,8 @@ followSession(client, key, page.cursor, {
 	onMessage: ({seq, messageId, message, grown}) => {
 		say({seq, messageId, text: message.content, grown})
 		left -= 1
-		if (left === 0) process.exit()
+		// Written by then: what a full pipe does not take waits here.
+		if (left === 0) process.stdout.write("", () => process.exit())
 	},
 	onResync: (event) => say({resync: event.reason}),
 	onError: (error) => say({error: error.message}),
