@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from sessiond.auth.tokens import MAX_SKEW_MS, MAX_TTL_SECONDS, TOKEN_ID, Claims
 from sessiond.errors import InvalidParams
+from sessiond.model.decoding_cost import find_excess
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -63,7 +64,7 @@ class Revocation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 _decode = msgspec.json.Decoder(Issue | Revocation).decode
 _encode = msgspec.json.Encoder().encode
 # What may be a line of ours. The others are not looked at: a file may have millions.
-_OBJECT = re.compile(rb"^\{[^\n]{2,16384}$", re.MULTILINE)
+_OBJECT = re.compile(rb"^[ \t]*\{[^\n]*", re.MULTILINE)
 # A file with fewer lines is never rewritten.
 _FEW_LINES = 16
 # Whether one with more is to be is looked for after an eighth of new lines, since that looks at each of them.
@@ -92,8 +93,10 @@ class TokenLog:
         """The log in the bytes of a file. Lines that cannot be read are skipped."""
         log = cls()
         for found in _OBJECT.finditer(data):
-            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                log.take(_decode(found[0]))
+            line = found[0]
+            if find_excess(line) is None:
+                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    log.take(_decode(line))
         log._lines = data.count(b"\n") + (not data.endswith(b"\n"))
         return log
 

@@ -76,6 +76,18 @@ def find_long_excess(text: bytes, spare: int = 0) -> Excess | None:
     return None
 
 
+def has_more_values(text: bytes, most: int) -> bool:
+    """Whether there are more values than `most` in the text, counted as by `find_long_excess`."""
+    if len(text) <= most:
+        return False
+    values = 0
+    for outside in _outside_strings(text):
+        values += len(outside.translate(None, _NO_SEPARATOR))
+        if values > most:
+            return True
+    return False
+
+
 def is_too_deep(text: bytes) -> bool:
     """Whether objects and arrays are nested beyond the limit. May be wrong by some levels where it is no JSON."""
     # Each level needs two brackets.

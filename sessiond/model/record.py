@@ -12,7 +12,7 @@ import msgspec
 
 from sessiond.clock import are_iso_ms, iso_ms, parse_iso_ms
 from sessiond.model import lax
-from sessiond.model.decoding_cost import find_excess
+from sessiond.model.decoding_cost import find_excess, has_more_values
 from sessiond.model.lax import MAX_MS, decode_any, mend_surrogates, whole_ms
 from sessiond.model.line_facts import LineFacts
 
@@ -33,11 +33,11 @@ Marker = Literal["compaction", "rewind"]
 # The types of records of pi that mark a place in the conversation: what came before was summed up, or left.
 MARKERS: dict[str, Marker] = {"compaction": "compaction", "branch_summary": "rewind"}
 
-# Of which every field that counts is read, and none is long: these are bad lines where they are longer. What is in one
-# is decoded, merged and checked several times, on the event loop, which takes seconds for 250,000 members.
-MAX_FACTS_BYTES = 128 * 1024
-_SHORT_TYPES = frozenset({"session", "model_change", "thinking_level_change", "session_info"})
-_SHORT_CUSTOM_TYPES = frozenset({ENTRY, QUESTION, ANSWER, HOOK})
+# In these every field counts, and there are few: those with more values are bad lines. What is in one is decoded,
+# merged and checked several times, on the event loop, which takes seconds for 250,000 members.
+MAX_FACTS = 8192
+_TYPES_OF_FACTS = frozenset({"session", "model_change", "thinking_level_change", "session_info"})
+_CUSTOM_TYPES_OF_FACTS = frozenset({ENTRY, QUESTION, ANSWER, HOOK})
 
 FINAL: frozenset[str] = frozenset({"ok", "error", "timeout", "aborted"})
 
@@ -169,21 +169,22 @@ def parse(line: bytes) -> Record:
             )
     elif kind == "custom":
         custom = _text(body.get("customType"))
-        if custom in _SHORT_CUSTOM_TYPES and len(line) > MAX_FACTS_BYTES:
-            raise BadLine(_too_long(custom))
+        if custom in _CUSTOM_TYPES_OF_FACTS:
+            _require_few_values(custom, line)
         if custom is not None:
             data = bytes(_decode_slices(text).data)
             return Record(
                 type="custom", raw=line, id=own_id, timestamp_ms=_timestamp_ms(iso, None), custom_type=custom, data=data
             )
     kind = _text(kind) or ""
-    if kind in _SHORT_TYPES and len(line) > MAX_FACTS_BYTES:
-        raise BadLine(_too_long(kind))
+    if kind in _TYPES_OF_FACTS:
+        _require_few_values(kind, line)
     return Record(kind, line, own_id, _timestamp_ms(iso, None), marker=MARKERS.get(kind))
 
 
-def _too_long(kind: str) -> str:
-    return f"a {kind} record of more than {MAX_FACTS_BYTES} bytes"
+def _require_few_values(kind: str | None, line: bytes) -> None:
+    if has_more_values(line, MAX_FACTS):
+        raise BadLine(f"a {kind} record of more than {MAX_FACTS} values")
 
 
 def decode_block(block: bytes | memoryview) -> list[LineEnvelope]:

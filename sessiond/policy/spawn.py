@@ -18,6 +18,7 @@ from sessiond.ranges import THINKING_LEVELS
 Mode = Literal["run", "session"]
 Cleanup = Literal["delete", "keep"]
 
+MAX_MODEL_CHARS = 512
 # The scope that each session tool needs.
 TOOL_SCOPES = {
     "agents_list": "list",
@@ -260,7 +261,18 @@ def _check_sandbox(request: SpawnRequest, facts: SpawnFacts, agent_id: str) -> N
         )
 
 
+def check_model_length(model: str) -> None:
+    """InvalidParams (`model_unknown`) for a text that is too long for the name of a model. Each row shows it."""
+    if len(model) > MAX_MODEL_CHARS:
+        raise InvalidParams(
+            f"$.model has {len(model)} characters, the limit is {MAX_MODEL_CHARS}",
+            code="model_unknown",
+            field="$.model",
+        )
+
+
 def _check_model(model: str | None, models: tuple[str, ...]) -> None:
+    check_model_length(model or "")
     if model is not None and (not model.strip() or (models and model not in models)):
         raise InvalidParams(
             f"$.model is not a known model: {_short(model)}; models.allow lists them",

@@ -28,7 +28,7 @@ _OPEN, _VERSION = rb"\{\s*", rb'(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
 _ID, _RESULT = rb'"id"\s*:\s*(\d{1,15})\s*', rb'"(?:result|error)"'
 _FIRST_ID = re.compile(rb"\s*\[?\s*" + _OPEN + _VERSION + _ID + rb",\s*" + _VERSION + _RESULT)
 _RESULT_FIRST = re.compile(rb"\s*" + _OPEN + _VERSION + _RESULT)
-_LAST_ID = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
+_LAST_ID = re.compile(rb"[,{]\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
 # The same in CBOR (RFC 8949, section 3): the text `id`, and an unsigned integer. Nothing closes a map there, so that it
 # has to be one with as many members as were seen: a result, an id, and perhaps a version.
 _CBOR_VERSION, _CBOR_RESULT = rb"\x67jsonrpc\x632\.0", rb"(?:\x66result|\x65error)"
@@ -41,6 +41,7 @@ _CBOR_RESULT_FIRST = re.compile(rb"(?:\xa2|\xa3%b)%b" % (_CBOR_VERSION, _CBOR_RE
 _LAST_CBOR_ID = re.compile(rb"%b\Z" % _CBOR_ID, re.DOTALL)
 _CBOR_RESULT_FIRST_OF_THREE = re.compile(rb"\xa3%b" % _CBOR_RESULT)
 _LAST_CBOR_VERSION_AND_ID = re.compile(rb"%b%b\Z" % (_CBOR_VERSION, _CBOR_ID), re.DOTALL)
+_LAST_CBOR_ID_AND_VERSION = re.compile(rb"%b%b\Z" % (_CBOR_ID, _CBOR_VERSION), re.DOTALL)
 # How an answer begins, and how it ends where its id is there.
 _SHAPES: dict[CodecName, list[tuple[re.Pattern[bytes], re.Pattern[bytes] | None]]] = {
     "json": [(_FIRST_ID, None), (_RESULT_FIRST, _LAST_ID)],
@@ -48,6 +49,7 @@ _SHAPES: dict[CodecName, list[tuple[re.Pattern[bytes], re.Pattern[bytes] | None]
         (_FIRST_CBOR_ID, None),
         (_CBOR_RESULT_FIRST, _LAST_CBOR_ID),
         (_CBOR_RESULT_FIRST_OF_THREE, _LAST_CBOR_VERSION_AND_ID),
+        (_CBOR_RESULT_FIRST_OF_THREE, _LAST_CBOR_ID_AND_VERSION),
     ],
 }
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -81,7 +83,8 @@ def _mend_long(frame: bytes, codec: CodecName) -> list[SalvagedAnswer]:
 
 
 def _is_answer(item: Any) -> bool:
-    return isinstance(item, dict) and "method" not in item and type(item.get("id")) is int
+    # An `undefined` result is left out; what has params was meant as a request.
+    return isinstance(item, dict) and type(item.get("id")) is int and not item.keys() & {"method", "params"}
 
 
 def _mend(item: dict[str, Any]) -> SalvagedAnswer:

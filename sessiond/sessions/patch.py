@@ -16,7 +16,7 @@ from sessiond.config.settings import Config
 from sessiond.errors import Conflict, InvalidParams, StorageError, quote
 from sessiond.model.keys import agent_of
 from sessiond.model.record import ENTRY
-from sessiond.policy.spawn import check_thinking
+from sessiond.policy.spawn import check_model_length, check_thinking
 from sessiond.ranges import SEND_POLICIES, VERBOSE_LEVELS
 from sessiond.store.catalog import Catalog, Session
 from sessiond.store.store import Custom, SessionStore
@@ -164,6 +164,7 @@ def check_model(config: Config, model: str) -> dict[str, Any]:
     text = model.strip()
     if not text:
         raise InvalidParams("`$.model` is empty; null goes back to the default.", field="$.model")
+    check_model_length(text)
     if config.models.allow and text not in config.models.allow:
         raise InvalidParams(
             f"`$.model`: the model {quote(text)} is not in models.allow ({', '.join(config.models.allow)}).",

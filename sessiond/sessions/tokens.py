@@ -16,7 +16,7 @@ import trio
 from msgspec.structs import replace
 
 from sessiond.clock import Clock
-from sessiond.errors import StorageError, reason_of
+from sessiond.errors import LimitExceeded, StorageError, reason_of
 from sessiond.model.caller import Caller
 from sessiond.model.keys import agent_of
 from sessiond.store import dirfd, layout
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # A longer log is read in a thread at the start, so that nobody waits for it.
 _LONG_LOG_BYTES = 256 * 1024
+# No token is minted for which there is no room any more to be revoked: a log over the limit is not read.
+_ROOM_FOR_REVOCATIONS = layout.MAX_TOKENS_BYTES // 2
 
 
 class Tokens:
@@ -56,11 +58,11 @@ class Tokens:
 
     async def load_long_log(self) -> None:
         """Read the log now where that takes long; otherwise the first token reads it."""
-        with contextlib.suppress(OSError):
-            status = os.stat(layout.TOKENS, dir_fd=self._store.root_fd, follow_symlinks=False)
-            if status.st_size > _LONG_LOG_BYTES:
-                with contextlib.suppress(StorageError):  # whoever shows a token is told
-                    await self._store.run_sync(self._load)
+        if self._log_bytes() > _LONG_LOG_BYTES:
+            with contextlib.suppress(StorageError, OSError):  # whoever shows a token is told
+                loaded = await self._store.run_sync(self._read_log)
+                # One that was read meanwhile may have more: what is written is written to that.
+                self._loaded = self._loaded or loaded
 
     def caller(self, text: str) -> Caller:
         """The caller who holds this token. Unauthenticated if it is invalid."""
@@ -135,7 +137,8 @@ class Tokens:
             # On the token, so that it stays so when the machine is taken out of the configuration.
             is_machine=self._is_machine(agent_of(session_key) if session_key is not None else agent_id or ""),
         )
-        await self._note(log.issue(claims, parent))
+        issue = log.issue(claims, parent)
+        await self._note(issue, most_bytes=layout.MAX_TOKENS_BYTES - _ROOM_FOR_REVOCATIONS)
         return text, claims
 
     async def revoke(self, *, token_id: str | None, text: str | None) -> bool:
@@ -150,7 +153,7 @@ class Tokens:
         line = log.revoke(token_id, self._clock.wall_ms(), expires_at_ms)
         if line is None:
             return False
-        await self._note(line)
+        await self._note(line, most_bytes=layout.MAX_TOKENS_BYTES)
         revoked = self._load()[1].is_revoked
         self.on_dead(lambda caller: caller.token_id is not None and revoked(caller.token_id))
         return True
@@ -173,19 +176,28 @@ class Tokens:
 
     def _load(self) -> tuple[SigningKey, TokenLog, TokenVerifier]:
         if self._loaded is None:
-            from sessiond.auth.keyring import SigningKey
-            from sessiond.auth.tokenlog import TokenLog
-            from sessiond.auth.tokens import TokenVerifier
-
-            key, log = SigningKey(self._store.secret), TokenLog.parse(self._read())
-
-            def is_revoked(claims: Claims) -> bool:
-                ended = claims.run_id is not None and not self._alive(claims.run_id)
-                # Not `log`: rewriting the file replaces the loaded log.
-                return ended or self._load()[1].is_revoked(claims.id)
-
-            self._loaded = key, log, TokenVerifier(key.public, wall_ms=self._clock.wall_ms, is_revoked=is_revoked)
+            self._loaded = self._read_log()
         return self._loaded
+
+    def _read_log(self) -> tuple[SigningKey, TokenLog, TokenVerifier]:
+        from sessiond.auth.keyring import SigningKey
+        from sessiond.auth.tokenlog import TokenLog
+        from sessiond.auth.tokens import TokenVerifier
+
+        key, log = SigningKey(self._store.secret), TokenLog.parse(self._read())
+
+        def is_revoked(claims: Claims) -> bool:
+            ended = claims.run_id is not None and not self._alive(claims.run_id)
+            # Not `log`: rewriting the file replaces the loaded log.
+            return ended or self._load()[1].is_revoked(claims.id)
+
+        return key, log, TokenVerifier(key.public, wall_ms=self._clock.wall_ms, is_revoked=is_revoked)
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(layout.TOKENS, dir_fd=self._store.root_fd, follow_symlinks=False).st_size
+        except OSError:
+            return 0
 
     def _read(self) -> bytes:
         try:
@@ -200,8 +212,11 @@ class Tokens:
             # Without the log, revoked tokens cannot be told, so all are refused.
             raise _storage_refused("read", error, "no token counts until it can be") from None
 
-    async def _note(self, line: Issue | Revocation) -> None:
-        """Write the line to disk, then apply it in memory. StorageError: nothing was changed."""
+    async def _note(self, line: Issue | Revocation, *, most_bytes: int) -> None:
+        """Write the line to disk, then apply it in memory. StorageError: nothing was changed.
+
+        LimitExceeded where the log would be longer than `most_bytes`, also without the tokens that have expired.
+        """
         from sessiond.auth import tokenlog
 
         async with self._writing:
@@ -209,13 +224,17 @@ class Tokens:
             with trio.CancelScope(shield=True):
                 key, log, verifier = self._load()
                 now_ms = self._clock.wall_ms()
-                if not self._is_intact or log.is_outgrown(now_ms):
+                data = tokenlog.encode(line)
+                is_full = self._log_bytes() + len(data) > most_bytes
+                if not self._is_intact or is_full or log.is_outgrown(now_ms):
                     log = log.drop_expired(now_ms)
                     log.take(line)
-                    await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, log.encode()))
+                    whole = log.encode()
+                    if len(whole) > most_bytes:
+                        raise _too_many_tokens(most_bytes)
+                    await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, whole))
                     self._loaded = key, log, verifier
                     return
-                data = tokenlog.encode(line)
                 await self._write(lambda: append(self._store.root_fd, data))
                 log.take(line)
 
@@ -244,6 +263,15 @@ def append(root_fd: int, data: bytes) -> None:
                 os.ftruncate(fd, size)
                 os.fsync(fd)
             raise
+
+
+def _too_many_tokens(most_bytes: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"There are too many tokens that have not expired: {layout.TOKENS} would have more than {most_bytes} bytes;"
+        " wait until some have, and give tokens a shorter life (ttlSeconds)",
+        limit=layout.TOKENS,
+        value=most_bytes,
+    )
 
 
 def _storage_refused(verb: str, error: OSError, then: str) -> StorageError:

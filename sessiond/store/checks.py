@@ -276,10 +276,13 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
         return
     if data is None:
         what = f"has {thing.status.st_size} bytes, the limit is {layout.MAX_TOKENS_BYTES}; no token counts"
-        yield Finding("error", layout.TOKENS, what, "move it away, then mint new tokens: sessiond token mint")
+        hint = (
+            f"move it and {layout.KEYS}/ away (without the keys, else revoked tokens count again), then mint new ones"
+        )
+        yield Finding("error", layout.TOKENS, what, hint)
         return
     for number, line in enumerate(data.split(b"\n"), 1):
-        if line.strip() and not (line.startswith(b"{") and type(lax.decode(line)) is dict):
+        if line.strip() and not (line.lstrip().startswith(b"{") and type(lax.decode(line)) is dict):
             if len(bad) < _NAMED:
                 bad.append(f"line {number}")
             else:

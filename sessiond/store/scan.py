@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from sessiond.clock import Clock, Ids
-from sessiond.errors import reason_of
+from sessiond.errors import pluralize, reason_of
 from sessiond.model import record as records
 from sessiond.model.dialects import TranscriptDialect
 from sessiond.model.entry import Entry
@@ -60,7 +60,9 @@ def scan_folder(
     foreign = foreign_of(known, folder, settings)
     if foreign is None:
         folder.waiting.add(layout.INDEX)
-    damaged = [*known.damaged, *([f"{known.more_damaged} more entries"] if known.more_damaged else [])]
+    damaged = list(known.damaged)
+    if known.more_damaged:
+        damaged.append(pluralize(known.more_damaged, "more entry", "more entries"))
     problems += [Problem(path_of(folder, layout.INDEX), f"cannot be used: {what}") for what in damaged]
     sessions, changed = _find_sessions(folder, known, left_out, problems)
     for done, (name, entry) in enumerate(changed):

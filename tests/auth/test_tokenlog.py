@@ -170,6 +170,14 @@ def test_any_bytes_can_be_read_as_a_log(data: bytes) -> None:
     assert TokenLog.parse(data).rows() == []
 
 
+@check_each("before", [b" ", b"\t ", b'{"x":"%b"}\n' % (b"x" * 100_000)])
+@check_each("inside", [b"", b'"note":"%b",' % (b"x" * 100_000)])
+def test_a_line_counts_however_long_and_indented(before: bytes, inside: bytes) -> None:
+    log = TokenLog()
+    written = issue(log, A) + before + revoke(log, A, 9).replace(b"{", b"{" + inside, 1)
+    assert TokenLog.parse(written).is_revoked(A)
+
+
 def test_lines_that_are_no_tokens_cost_next_to_nothing() -> None:
     dense = b"{%b}\n" % b",".join([b'"a":[]'] * 500_000)
     began = time.thread_time()

@@ -137,6 +137,19 @@ async def test_a_model_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
         assert (await client.call("sessions.patch", key=KEY, model="big"))["row"]["model"] == "big"
 
 
+async def test_the_name_of_a_model_has_a_limit(tmp_path: Path) -> None:
+    """What else is in the same record would be lost with it where a reader refused that."""
+    async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client:
+        await client.call("sessions.create", key=KEY, model="m" * 512)
+        for error in (
+            await client.failure("sessions.patch", key=KEY, model="m" * 513),
+            await client.failure("sessions.create", key=f"{KEY}2", model="m" * 513),
+            await client.failure("sessions_spawn", task="t", model="m" * 513),
+        ):
+            assert (error["code"], error["data"]["field"]) == (-32602, "$.model"), error
+        assert (await client.call("sessions.patch", key=KEY, model="n" * 512))["row"]["model"] == "n" * 512
+
+
 async def test_a_label_belongs_to_one_session_of_an_agent_even_if_two_take_it_at_once(tmp_path: Path) -> None:
     async with in_process_daemon(tmp_path) as daemon, daemon.connect() as client, daemon.connect() as other:
         second = "agent:main:second"

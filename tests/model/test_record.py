@@ -14,7 +14,7 @@ from support.rows import check_each
 from sessiond.model import lax
 from sessiond.model import record as records
 from sessiond.model.dialects import v3
-from sessiond.model.record import MAX_FACTS_BYTES, BadLine, Record, parse
+from sessiond.model.record import MAX_FACTS, BadLine, Record, parse
 
 WHEN = 1795224660779
 ISO = "2026-11-21T01:31:00.779Z"
@@ -114,23 +114,27 @@ def test_nesting_is_counted_outside_of_strings_and_accepted_up_to_the_limit():
 @check_each(
     "line",
     [
-        b'{"type":"custom","customType":"%b","data":{"note":"%%b"}}' % kind
-        for kind in (b"sessiond/entry", b"sessiond/hook")
-    ]
-    + [b'{"type":"%b","modelId":"%%b"}' % kind for kind in (b"session", b"model_change")],
+        b'{"type":"custom","customType":"sessiond/entry","data":{"note":[%b]}}',
+        b'{"type":"custom","customType":"sessiond/hook","data":{"note":[%b]}}',
+        b'{"type":"session","sessionKey":[%b]}',
+        b'{"type":"model_change","modelId":[%b]}',
+    ],
 )
-def test_records_of_which_every_field_counts_are_short(line):
-    room = MAX_FACTS_BYTES - len(line % b"")
-    assert parse(line % (b"x" * room)).message is None
-    with pytest.raises(BadLine, match=f"record of more than {MAX_FACTS_BYTES} bytes"):
-        parse(line % (b"x" * (room + 1)))
+def test_records_of_which_every_field_counts_have_few_values(line):
+    others = len((line % b"").translate(None, bytes(set(range(256)) - set(b",[{"))))
+    commas = MAX_FACTS - others
+    assert parse(line % (b"1," * commas + b"1")).message is None
+    assert parse(line % (b'"%b"' % (b",[{" * MAX_FACTS))).message is None, "in a string they are no values"
+    with pytest.raises(BadLine, match=f"record of more than {MAX_FACTS} values"):
+        parse(line % (b"1," * (commas + 1) + b"1"))
 
 
-def test_other_records_may_be_long():
+def test_other_records_may_have_many_values():
+    many = b"[%b1]" % (b"1," * MAX_FACTS)
     for kind in (b"sessiond/run", b"sessiond/talk", b"another/program"):
-        line = b'{"type":"custom","customType":"%b","data":{"note":"%b"}}' % (kind, b"x" * MAX_FACTS_BYTES)
+        line = b'{"type":"custom","customType":"%b","data":{"note":%b}}' % (kind, many)
         assert parse(line).custom_type == kind.decode()
-    assert parse(b'{"type":"compaction","summary":"%b"}' % (b"x" * MAX_FACTS_BYTES)).marker == "compaction"
+    assert parse(b'{"type":"compaction","summary":%b}' % many).marker == "compaction"
 
 
 @given(st.binary(max_size=300))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from support.patience import PATIENCE_S
 from support.rows import check_each
 
 from sessiond.errors import Unauthenticated
+from sessiond.sessions import tokens as tokens_module
 from sessiond.sessions.tokens import Tokens
+from sessiond.store import layout
 from sessiond.store.layout import MAX_TOKENS_BYTES, TOKENS
 
 CONFIG = '[store]\ndurability = "os"\n'
@@ -106,6 +108,53 @@ async def test_a_long_log_is_read_before_the_first_token_and_one_that_is_too_lon
             assert (failed["code"], str(MAX_TOKENS_BYTES) in failed["message"]) == (STORAGE, True)
         [found] = [one for one in (await owner.call("daemon.doctor"))["findings"] if one["thing"] == TOKENS]
         assert found["level"] == ("warn" if size <= MAX_TOKENS_BYTES else "error")
+
+
+async def test_what_is_revoked_while_a_long_log_is_being_read_stays_revoked(tmp_path: Path) -> None:
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        minted = await owner.call("tokens.mint", scopes=["list"])
+        over = b'{"type":"revoked","id":"%b","at":1}\n' % (b"0" * 32)
+        with (tmp_path / "store" / TOKENS).open("ab") as log:
+            log.write(over * 10_000)
+        tokens: Tokens = parts.services.tokens
+        tokens._loaded = None
+        is_read, may_return = trio.Event(), trio.Event()
+        run_sync = tokens._store.run_sync
+
+        async def run_slowly(function: Callable[..., object], *args: object) -> object:
+            result = await run_sync(function, *args)
+            is_read.set()
+            await may_return.wait()
+            return result
+
+        async with trio.open_nursery() as nursery:
+            tokens._store.run_sync = run_slowly
+            nursery.start_soon(tokens.load_long_log)
+            await is_read.wait()
+            tokens._store.run_sync = run_sync
+            assert await tokens.revoke(token_id=minted["id"], text=None)
+            may_return.set()
+        assert not is_valid(parts, minted["token"])
+
+
+async def test_tokens_are_minted_as_long_as_each_can_be_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "MAX_TOKENS_BYTES", 4096)
+    monkeypatch.setattr(tokens_module, "_ROOM_FOR_REVOCATIONS", 2048)
+    minted = []
+    async with in_process_daemon(tmp_path, CONFIG) as parts, parts.connect() as owner:
+        while True:
+            answer = await owner.answer(await owner.send("tokens.mint", scopes=["list"]))
+            if "error" in answer:
+                break
+            minted.append(answer["result"])
+        assert "have not expired" in answer["error"]["message"]
+        assert len(minted) > 5
+        for one in minted:
+            assert await owner.call("tokens.revoke", id=one["id"]) == {"revoked": True}
+    async with in_process_daemon(tmp_path, CONFIG) as parts:
+        assert not any(is_valid(parts, one["token"]) for one in minted)
 
 
 async def test_no_token_is_accepted_while_the_revocations_cannot_be_read(tmp_path: Path) -> None:
