@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -229,10 +230,7 @@ class Tokens:
                 if not self._is_intact or is_full or log.is_outgrown(now_ms):
                     log = log.drop_expired(now_ms)
                     log.take(line)
-                    whole = log.encode()
-                    if len(whole) > most_bytes:
-                        raise _too_many_tokens(most_bytes)
-                    await self._write(lambda: dirfd.write_atomic(self._store.root_fd, layout.TOKENS, whole))
+                    await self._write(partial(_replace, self._store.root_fd, log, most_bytes))
                     self._loaded = key, log, verifier
                     return
                 await self._write(lambda: append(self._store.root_fd, data))
@@ -246,6 +244,13 @@ class Tokens:
             self._is_intact = False
             raise _storage_refused("write", error, "nothing was changed") from None
         self._is_intact = True
+
+
+def _replace(root_fd: int, log: TokenLog, most_bytes: int) -> None:
+    data = log.encode()
+    if len(data) > most_bytes:
+        raise _too_many_tokens(most_bytes)
+    dirfd.write_atomic(root_fd, layout.TOKENS, data)
 
 
 def append(root_fd: int, data: bytes) -> None:

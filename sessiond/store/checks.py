@@ -276,9 +276,7 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
         return
     if data is None:
         what = f"has {thing.status.st_size} bytes, the limit is {layout.MAX_TOKENS_BYTES}; no token counts"
-        hint = (
-            f"move it and {layout.KEYS}/ away (without the keys, else revoked tokens count again), then mint new ones"
-        )
+        hint = f"move it away together with {layout.KEYS}/, whose key makes revoked tokens count again; mint new ones"
         yield Finding("error", layout.TOKENS, what, hint)
         return
     for number, line in enumerate(data.split(b"\n"), 1):
