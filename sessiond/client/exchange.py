@@ -143,6 +143,9 @@ class Exchange:
                 self._answers[message.id] = message
             elif message.id is None and message.error is not None:
                 # An error without an id concerns the whole connection (a frame too large, say), which is then closed.
+                waiting = [request_id for request_id, answer in self._answers.items() if answer is None]
+                if len(waiting) == 1 and message.error.slug == "limit_exceeded":
+                    self._answers[waiting[0]] = message  # nothing else can have been too large
                 self.lost = ConnectionLost(message.error.message)
         elif isinstance(message, wire.DaemonRequest):
             threading.Thread(target=self._answer, args=(message,), daemon=True).start()

@@ -262,13 +262,9 @@ def _check_sandbox(request: SpawnRequest, facts: SpawnFacts, agent_id: str) -> N
 
 
 def check_model_length(model: str) -> None:
-    """InvalidParams (`model_unknown`) for a text that is too long for the name of a model. Each row shows it."""
+    """InvalidParams for a text that is too long for the name of a model. Each row shows it."""
     if len(model) > MAX_MODEL_CHARS:
-        raise InvalidParams(
-            f"$.model has {len(model)} characters, the limit is {MAX_MODEL_CHARS}",
-            code="model_unknown",
-            field="$.model",
-        )
+        raise InvalidParams(f"`$.model` has {len(model)} characters, the limit is {MAX_MODEL_CHARS}.", field="$.model")
 
 
 def _check_model(model: str | None, models: tuple[str, ...]) -> None:

@@ -127,7 +127,12 @@ def check_transcripts(root_fd: int, record_limit: int, live: EntryOf | None = No
             by_key.setdefault(found.entry.session_key, []).append(thing.path)
         yield from _findings_of(thing, found, known)
         if rewrite is not None and (loss := rewrite.describe_loss(found)) is not None:
-            yield Finding("warn", thing.path, loss, "a backup has them; docs/backup.md says how to put it back")
+            yield Finding(
+                "warn",
+                thing.path,
+                loss,
+                "a backup has them, where there is one; docs/backup.md says how to put it back",
+            )
     for key, paths in by_key.items():
         if len(paths) > 1:
             what = f"{len(paths)} transcripts are of one key, the newest counts: {_join_names(paths)}"
@@ -288,7 +293,10 @@ def _check_tokens(root_fd: int, thing: StoredName | None) -> Findings:
     if bad:
         count, names = pluralize(len(bad) + more, "bad line"), _join_names(bad, more)
         what = f"{count}, passed over: {names}; a token revoked there counts again"
-        yield Finding("warn", layout.TOKENS, what, "revoke again: sessiond token list, sessiond token revoke ID")
+        hint = (
+            "revoke again (sessiond token list, sessiond token revoke ID), then remove the lines while no daemon runs"
+        )
+        yield Finding("warn", layout.TOKENS, what, hint)
 
 
 def _check_run_tokens(root_fd: int) -> Findings:

@@ -39,7 +39,7 @@ class TranscriptReading(msgspec.Struct):
 
     def differences(self, known: Entry) -> list[str]:
         """The fields in which an up-to-date entry differs from the fold of the file."""
-        passed_over = {"file", *(("updated_at", "created_at") if self.timeless else ())}
+        passed_over = {"file", *(("updated_at", "created_at", "disorder_ms") if self.timeless else ())}
         fresh, listed = asdict(self.entry), asdict(known)
         return [name for name in fresh if name not in passed_over and fresh[name] != listed[name]]
 

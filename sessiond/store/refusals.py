@@ -90,6 +90,8 @@ def storage_error(error: OSError, key: str) -> StorageError:
         hint = "Let the daemon open more files (ulimit -n, LimitNOFILE= of its unit)"
     elif error.errno == errno.ENOMEM:
         hint = "Free memory"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        hint = "Let the user of the daemon write to it and enter the folders above it"
     elif isinstance(error, StoreDisplaced):
         hint = "Put it back, or wait a moment until what stands there is known"
     return StorageError(

@@ -15,7 +15,7 @@ from support.patience import PATIENCE_S
 from support.real_daemon import Daemon
 from support.sampling import amount, pick
 
-from sessiond.client import Client, Event, TrioClient
+from sessiond.client import Client, Event, RpcError, TrioClient
 
 pytestmark = pytest.mark.system
 
@@ -267,3 +267,10 @@ def transcript_of_id(data: bytes, session_id: str, key: str) -> bytes:
     lines = data.splitlines(keepends=True)
     header = json.loads(lines[0])
     return json.dumps({**header, "id": session_id, "sessionKey": key}).encode() + b"\n" + b"".join(lines[1:])
+
+
+def test_a_message_over_the_limit_of_a_connection_is_refused_in_its_words(started: Daemon) -> None:
+    """The daemon answers without an id and closes; the call did not get lost."""
+    with Client(started.socket) as client, pytest.raises(RpcError) as refused:
+        client.call("chat.send", sessionKey=KEYS[0], message="x" * (17 * 1024 * 1024))
+    assert (refused.value.slug, "16777216 bytes" in refused.value.message) == ("limit_exceeded", True)

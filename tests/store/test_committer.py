@@ -29,6 +29,7 @@ from sessiond.store.catalog import Folder, Session
 from sessiond.store.commit_job import CommitJob
 from sessiond.store.commit_threads import CommitThreads
 from sessiond.store.committer import REPORT_S, Committer
+from sessiond.store.refusals import storage_error
 
 
 class Gate:
@@ -373,6 +374,13 @@ async def test_a_failed_write_is_an_error_for_its_callers_only(tmp_path, folder)
     )
     assert refused.value.data == {"sessionKey": "agent:main:gone", "reason": "No such file or directory"}
     assert ids_of(tmp_path, "gone") == ["b"]
+
+
+def test_a_file_that_may_not_be_written_is_no_full_disk():
+    error = storage_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "agent:main:main")
+    assert error.message.endswith(
+        "nothing was stored. Let the user of the daemon write to it and enter the folders above it, then send again"
+    )
 
 
 async def test_a_symlink_in_place_of_a_transcript_is_not_written_to(tmp_path, folder):

@@ -71,6 +71,7 @@ _COMMANDS = {
 }
 _ARGUMENTS = {
     "sessionKey": "KEY",
+    "thinkingLevel": "--thinking",
     "key": "KEY",
     "message": "TEXT",
     "task": "TASK",
